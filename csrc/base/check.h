@@ -1,0 +1,37 @@
+// E31_CHECK and friends: build an Error with a formatted message. The message says what is wrong and what to do.
+#pragma once
+
+#include <sstream>
+#include <string>
+
+#include "eagle31rt/status.h"
+
+namespace eagle31rt {
+
+template <typename... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream stream;
+  (stream << ... << parts);
+  return stream.str();
+}
+
+template <typename... Parts>
+[[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
+  throw Error(code, concat(parts...));
+}
+
+}  // namespace eagle31rt
+
+// E31_CHECK(n > 0, kInvalidArgument, "max_tokens is ", n, "; give 1 or more");
+#define E31_CHECK(condition, code, ...)                                       \
+  do {                                                                        \
+    if (!(condition)) ::eagle31rt::fail(::eagle31rt::ErrorCode::code, __VA_ARGS__); \
+  } while (false)
+
+// A broken invariant of our own code, never a user's mistake.
+#define E31_INVARIANT(condition)                                                                        \
+  do {                                                                                                  \
+    if (!(condition))                                                                                   \
+      ::eagle31rt::fail(::eagle31rt::ErrorCode::kInternal, "internal error: ", #condition, " at ", __FILE__, ":", \
+                        __LINE__, "; please report it");                                                \
+  } while (false)

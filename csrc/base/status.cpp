@@ -1,0 +1,21 @@
+#include "eagle31rt/status.h"
+
+namespace eagle31rt {
+
+const char* error_code_name(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return "invalid_argument";
+    case ErrorCode::kCheckpoint:
+      return "checkpoint";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kResource:
+      return "resource";
+    case ErrorCode::kInternal:
+      return "internal";
+  }
+  return "unknown";
+}
+
+}  // namespace eagle31rt

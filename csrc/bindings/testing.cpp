@@ -1,0 +1,10 @@
+#include "bindings/testing.h"
+
+#include "bindings/error_translation.h"
+
+PYBIND11_MODULE(_testing, module) {
+  eagle31rt::register_error_translation();
+  eagle31rt::bind_testing_ops(module);
+  eagle31rt::bind_testing_sampling(module);
+  eagle31rt::bind_testing_model(module);
+}

@@ -1,0 +1,12 @@
+// Pieces of the module eagle31rt._testing: internals that the tests drive directly. One file per area.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace eagle31rt {
+
+void bind_testing_ops(pybind11::module_& module);
+void bind_testing_sampling(pybind11::module_& module);
+void bind_testing_model(pybind11::module_& module);
+
+}  // namespace eagle31rt

@@ -1,0 +1,58 @@
+// Weights of a decoder and of a draft, packed for the operators. Loading refuses, by name, anything missing, unused,
+// of the wrong shape or dtype, or not finite.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "ops/linear/packed_weight.h"
+
+namespace eagle31rt {
+
+using Vector = std::vector<float>;  // norm weights and biases, widened to float32
+
+// One transformer layer. Projections that share an input are one weight.
+struct LayerWeights {
+  PackedWeight qkv;      // [(num_heads + 2 * num_kv_heads) * head_dim, attention input width]
+  PackedWeight output;   // [hidden, num_heads * head_dim]
+  PackedWeight gate_up;  // [2 * intermediate, hidden]: gate rows, then up rows
+  PackedWeight down;     // [hidden, intermediate]
+  Vector qkv_bias, output_bias, gate_up_bias, down_bias;  // empty if absent
+  Vector input_norm;           // [hidden] (draft: of the token embedding)
+  Vector hidden_norm;          // [hidden], draft only: of the feature
+  Vector post_attention_norm;  // [hidden]
+};
+
+struct DecoderWeights {
+  PackedWeight embedding;  // [vocab, hidden]
+  PackedWeight head;       // [vocab, hidden]; empty if tied to the embedding
+  Vector final_norm;       // [hidden]
+  std::vector<LayerWeights> layers;
+  DType dtype = DType::kBFloat16;
+
+  PackedWeightView head_view() const { return head.empty() ? embedding.view() : head.view(); }
+  int64_t num_bytes() const;
+};
+
+struct DraftWeights {
+  PackedWeight fc;         // [hidden, num_captured * target_hidden]
+  Vector fc_bias;
+  Vector fc_norm;          // [num_captured * target_hidden], concatenated; empty without a norm
+  PackedWeight embedding;  // [vocab, hidden]; empty: shared with the target
+  PackedWeight head;       // [draft_vocab, hidden]; empty: shared with the target
+  Vector final_norm;       // [hidden]
+  LayerWeights layer;
+  std::vector<int32_t> draft_to_target;  // [draft_vocab] target ids, strictly ascending; empty: identity
+  DType dtype = DType::kBFloat16;
+
+  int64_t num_bytes() const;
+};
+
+// dtype: what to keep the weights in (the file's own with "auto" resolved by the caller).
+DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config, DType dtype);
+DraftWeights load_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, const DecoderConfig& target,
+                                DType dtype);
+
+}  // namespace eagle31rt

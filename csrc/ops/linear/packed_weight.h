@@ -1,0 +1,63 @@
+// Linear weights in the layout that the CPU kernels stream.
+//
+// A checkpoint stores [out_features, in_features] row-major. Packed, outputs are grouped into panels of kPanelWidth and
+// a panel holds, for every input feature k in ascending order, the kPanelWidth weights of that k:
+//
+//   element(o, k) at panel(o) * in_features * kPanelWidth + k * kPanelWidth + lane(o)
+//
+// so a vector lane is one output, its sum runs over k in order, and one row or five hundred take the same additions.
+// bfloat16 panels interleave output j with output j + 16 (lane = 2 * (j % 16) + j / 16): a 32-bit lane then widens with
+// one shift (even) or one mask (odd). Outputs past out_features are zero.
+#pragma once
+
+#include <cstdint>
+
+#include "device/aligned_buffer.h"
+#include "eagle31rt/dtype.h"
+
+namespace eagle31rt {
+
+constexpr int64_t kPanelWidth = 32;
+
+struct PackedWeightView {
+  const void* data;      // [num_panels, in_features, kPanelWidth] in dtype, 64-byte aligned
+  DType dtype;           // float32, bfloat16 or float16
+  int64_t out_features;  // N, unpadded
+  int64_t in_features;   // K
+
+  int64_t num_panels() const { return (out_features + kPanelWidth - 1) / kPanelWidth; }
+};
+
+// Position of output o inside its panel row.
+constexpr int64_t packed_lane(DType dtype, int64_t o) {
+  const int64_t j = o % kPanelWidth;
+  return dtype == DType::kBFloat16 ? 2 * (j % 16) + j / 16 : j;
+}
+
+constexpr int64_t packed_index(DType dtype, int64_t in_features, int64_t o, int64_t k) {
+  return (o / kPanelWidth) * in_features * kPanelWidth + k * kPanelWidth + packed_lane(dtype, o);
+}
+
+// Owns one packed weight. Rows are written block by block, so that q, k and v (or gate and up) become one weight.
+class PackedWeight {
+ public:
+  PackedWeight() = default;
+  PackedWeight(DType dtype, int64_t out_features, int64_t in_features);
+
+  // Writes source rows [num_rows, in_features] (row-major, float32 | bfloat16 | float16, any alignment) as outputs
+  // first_row .. first_row + num_rows - 1, converting to the packed dtype (round to nearest even). Returns the number
+  // of values that are not finite after the conversion, for the caller to refuse by name.
+  int64_t write_rows(int64_t first_row, const void* source, DType source_dtype, int64_t num_rows);
+
+  PackedWeightView view() const { return {buffer_.data(), dtype_, out_features_, in_features_}; }
+  int64_t num_bytes() const { return static_cast<int64_t>(buffer_.size()); }
+  bool empty() const { return buffer_.size() == 0; }
+
+ private:
+  AlignedBuffer buffer_;
+  DType dtype_ = DType::kFloat32;
+  int64_t out_features_ = 0;
+  int64_t in_features_ = 0;
+};
+
+}  // namespace eagle31rt

@@ -1,0 +1,44 @@
+// The table of operators that tests and benches iterate over.
+//
+// A case is one prepared problem whose rows are made from row ids: row r's inputs depend on row_ids[r] (and the
+// variant) only. So "row id 7 among 255 others" and "row id 7 alone" must give the same output bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace eagle31rt {
+
+struct ExecutionContext;
+
+// Against the reference: |a - b| <= absolute + relative * |b| for each float, exact for integers.
+struct Tolerance {
+  double absolute = 0;
+  double relative = 0;
+};
+
+class OpCase {
+ public:
+  virtual ~OpCase() = default;
+  virtual void run(ExecutionContext& context) = 0;  // context.ops, into output()
+  virtual void run_reference() = 0;                 // into the same output()
+  // Output row r as raw bytes; float32 unless the entry says integer.
+  virtual std::span<const std::byte> output(int64_t row) const = 0;
+};
+
+struct OpEntry {
+  std::string name;                   // "linear"
+  std::vector<std::string> variants;  // shapes and dtypes, readable: "bfloat16 576->1536"
+  bool integer_output = false;
+  Tolerance tolerance;
+  std::unique_ptr<OpCase> (*make)(int variant, std::span<const uint64_t> row_ids) = nullptr;
+};
+
+// One function per operator folder (cases.cpp); the table is built in op_cases.cpp.
+const std::vector<OpEntry>& op_table();
+
+}  // namespace eagle31rt
