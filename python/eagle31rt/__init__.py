@@ -1,0 +1,30 @@
+"""eagle31rt: LLM inference with EAGLE-3.1 speculative decoding; token ids are bit-for-bit those of plain decoding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from eagle31rt.llm import LLM
+    from eagle31rt.outputs import CompletionOutput, RequestOutput
+    from eagle31rt.sampling_params import SamplingParams
+
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+
+_LAZY = {
+    "LLM": "eagle31rt.llm",
+    "SamplingParams": "eagle31rt.sampling_params",
+    "CompletionOutput": "eagle31rt.outputs",
+    "RequestOutput": "eagle31rt.outputs",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Loaded on first use: `eagle31rt --help` should not pay for numpy and the tokenizer.
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'eagle31rt' has no attribute {name!r}")

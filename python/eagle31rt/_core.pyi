@@ -1,0 +1,68 @@
+"""Type stubs of the C++ module. Shapes and units: csrc/include/eagle31rt/."""
+
+from collections.abc import Sequence
+
+class EngineConfig:
+    model: str
+    draft: str  # "" = no draft
+    dtype: str  # auto | float32 | bfloat16 | float16
+    kv_cache_dtype: str  # auto (= dtype) | float32 | bfloat16 | float16
+    page_size: int  # tokens a KV page
+    max_model_len: int  # 0 = from the model
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_cache_memory_bytes: int  # 0 = chosen
+    num_threads: int  # 0 = physical cores
+    num_speculative_tokens: int  # upper bound K, 0..16
+    rejection_sample_method: str  # equality | standard | block | synthetic
+    draft_sample_method: str  # greedy | probabilistic
+    synthetic_acceptance_rates: list[float]  # unconditional, non-increasing, one per position
+    capture_layers: list[int]  # canonical k, empty = from the draft's config
+    layer_id_convention: str  # "" | residual_index | layer_output
+    feedback: str  # auto | pre | post
+    profile: bool  # collect the time breakdown
+    def __init__(self) -> None: ...
+
+class SamplingParams:
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int  # always set by the caller; 64 bits
+    max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
+    stop_token_ids: list[int]
+    num_speculative_tokens: int  # -1 = the engine's
+    def __init__(self) -> None: ...
+
+class SpeculationMetrics:
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    num_accepted_tokens_per_position: list[int]
+
+class StepOutput:
+    request_id: int
+    new_token_ids: list[int]
+    finish_reason: str  # "" while running; stop | length | abort | error
+    stop_token_id: int  # -1 unless finish_reason is stop
+    error: str  # why, if finish_reason is error
+    metrics: SpeculationMetrics  # totals so far
+
+class Engine:
+    def __init__(self, config: EngineConfig) -> None: ...
+    def add_request(self, request_id: int, prompt_token_ids: Sequence[int], params: SamplingParams) -> None: ...
+    def cancel(self, request_id: int) -> bool: ...
+    def has_unfinished_requests(self) -> bool: ...
+    def step(self) -> list[StepOutput]: ...
+    def step_simple(self) -> list[StepOutput]: ...
+    def check(self) -> None: ...  # raises InternalError on a broken invariant
+    @property
+    def info(self) -> dict[str, object]: ...
+    # info keys: instruction_set, num_threads, vocab_size, max_model_len, page_size, num_pages, num_free_pages,
+    # weight_bytes, draft_weight_bytes, kv_cache_bytes, eos_token_ids, capture_layers, capture_rule, dtype,
+    # kv_cache_dtype, draft_vocab_size, num_speculative_tokens
+    def profile(self) -> dict[str, int]: ...  # nanoseconds by kind of work and number of steps, since the last call
+
+def cpu_info() -> dict[str, object]: ...  # instruction_set, available_instruction_sets, num_physical_cores
