@@ -1,0 +1,53 @@
+// The target: a llama-family decoder over packed ragged batches and a paged KV cache.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/config.h"
+#include "model/kv_storage.h"
+#include "model/rope_angles.h"
+#include "model/transformer_layer.h"
+#include "model/weights.h"
+
+namespace eagle31rt {
+
+class Decoder {
+ public:
+  // capture_layers: ascending k of the residual streams R_k (after k layers; eagle31_spec notation) that forward()
+  // returns; empty without a draft.
+  Decoder(DecoderConfig config, DecoderWeights weights, std::vector<int32_t> capture_layers);
+
+  struct Output {
+    float* logits;    // [logit_rows.size(), vocab_size]
+    float* captured;  // [num_rows, capture_layers.size() * hidden_size] or null: do not capture
+  };
+
+  // Runs the batch, writing its KV, and fills `output`. logit_rows: ascending row indices whose logits are wanted.
+  void forward(const ForwardBatch& batch, std::span<const int32_t> logit_rows, const Output& output, KvStorage& kv,
+               ExecutionContext& context);
+
+  const DecoderConfig& config() const { return config_; }
+  const DecoderWeights& weights() const { return weights_; }
+  KvShape kv_shape(DType dtype) const {
+    return {config_.num_layers, config_.num_kv_heads, config_.head_dim, dtype};
+  }
+  int64_t captured_size() const { return static_cast<int64_t>(capture_layers_.size()) * config_.hidden_size; }
+
+ private:
+  void capture(int32_t layers_done, int64_t num_rows, const float* residual, float* captured) const;
+
+  DecoderConfig config_;
+  DecoderWeights weights_;
+  std::vector<int32_t> capture_layers_;
+  LayerShape shape_;
+  RopeAngles rope_;
+  LayerScratch layer_scratch_;
+  Scratch residual_, attention_input_, cosine_, sine_, selected_;
+};
+
+// The shape of a decoder layer; a draft's differs in its attention input only.
+LayerShape decoder_layer_shape(const DecoderConfig& config);
+
+}  // namespace eagle31rt

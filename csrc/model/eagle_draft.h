@@ -1,0 +1,56 @@
+// An EAGLE-3 / EAGLE-3.1 draft: one transformer layer that reads the target's captured states (eagle31_spec 1-2).
+//
+// A slot pairs the feature of position p with the token of position p + 1 and predicts the token of p + 2. Its KV entry
+// has index p + 1 (the token's), so that a draft page depends on the tokens of its own page only; index 0 holds nothing.
+// The rotary position is p, as the heads were trained.
+//
+// The feature is fuse(captured states) for verified positions, and the fed-back state while drafting:
+//   EAGLE-3:   the layer output before the last norm
+//   EAGLE-3.1: the normed output (config key norm_output)
+#pragma once
+
+#include <cstdint>
+
+#include "model/config.h"
+#include "model/decoder.h"
+#include "model/kv_storage.h"
+#include "model/rope_angles.h"
+#include "model/transformer_layer.h"
+#include "model/weights.h"
+
+namespace eagle31rt {
+
+class EagleDraft {
+ public:
+  // `target` must outlive the draft: embedding and head may be shared with it.
+  EagleDraft(DraftConfig config, DraftWeights weights, const Decoder& target);
+
+  // captured [num_rows, num_captured * target_hidden_size] -> feature [num_rows, hidden_size].
+  void fuse(const float* captured, int64_t num_rows, float* feature, ExecutionContext& context) const;
+
+  // One pass over the batch: feature [num_rows, hidden_size] becomes the layer output, in place. Writes draft KV.
+  void forward(const ForwardBatch& batch, float* feature, KvStorage& kv, ExecutionContext& context);
+
+  // states [num_rows, hidden_size] (layer outputs) -> logits [num_rows, draft_vocab_size] over draft ids. With
+  // norm_output the states become the normed ones, so that `states` is what the next draft step feeds back.
+  void head(float* states, int64_t num_rows, float* logits, ExecutionContext& context);
+
+  // Target token id of a draft id.
+  int32_t target_id(int32_t draft_id) const {
+    return weights_.draft_to_target.empty() ? draft_id : weights_.draft_to_target[static_cast<size_t>(draft_id)];
+  }
+  const DraftConfig& config() const { return config_; }
+  const DraftWeights& weights() const { return weights_; }
+  KvShape kv_shape(DType dtype) const { return {1, config_.num_kv_heads, config_.head_dim, dtype}; }
+
+ private:
+  DraftConfig config_;
+  DraftWeights weights_;
+  PackedWeightView embedding_, head_;
+  LayerShape shape_;
+  RopeAngles rope_;
+  LayerScratch layer_scratch_;
+  Scratch embedded_, attention_input_, normed_, cosine_, sine_;
+};
+
+}  // namespace eagle31rt

@@ -1,0 +1,32 @@
+// The rows of one forward pass: packed and ragged, so a batch has no rectangle and no padding. Prefill chunks, decode
+// rows, verify rows and draft rows are all described by it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace eagle31rt {
+
+struct ForwardBatch {
+  std::vector<int32_t> token_ids;   // [num_rows]
+  std::vector<int32_t> positions;   // [num_rows] rotary positions
+  std::vector<int64_t> slots;       // [num_rows] KV slot that the row writes: page * page_size + offset
+  std::vector<int32_t> row_begin{0};  // [num_requests + 1]
+  std::vector<int32_t> kv_begin;    // [num_requests] first visible KV index
+  std::vector<int32_t> kv_length;   // [num_requests] KV entries before the request's first row
+  std::vector<int32_t> page_table;  // [num_requests, page_table_stride]; entries past a request's pages are 0
+  int32_t page_table_stride = 0;
+
+  int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
+  int64_t num_requests() const { return static_cast<int64_t>(kv_length.size()); }
+
+  void clear(int32_t new_page_table_stride);
+
+  // Appends a request whose first row writes KV entry `first_entry`. `position_offset` is added to the KV index to give
+  // the rotary position (0 for a target; -1 for a draft, whose entry p + 1 holds position p).
+  void add_request(std::span<const int32_t> tokens, std::span<const int32_t> pages, int32_t page_size,
+                   int32_t first_entry, int32_t first_visible_entry, int32_t position_offset);
+};
+
+}  // namespace eagle31rt

@@ -1,0 +1,47 @@
+// Memory of the paged KV cache of all layers of one model. Page accounting is the engine's (engine/page_pool.h).
+// Pages become resident when first written, so an ample pool costs address space only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "device/aligned_buffer.h"
+#include "ops/kv_append/kv_cache_view.h"
+
+namespace eagle31rt {
+
+struct KvShape {
+  int32_t num_layers = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  DType dtype = DType::kBFloat16;
+
+  // Keys and values of one token over all layers, in bytes.
+  int64_t bytes_per_token() const {
+    return int64_t{2} * num_layers * num_kv_heads * head_dim * dtype_size(dtype);
+  }
+};
+
+class KvStorage {
+ public:
+  KvStorage(const KvShape& shape, int64_t num_pages, int32_t page_size) : shape_(shape) {
+    const int64_t elements = num_pages * page_size * shape.num_kv_heads * shape.head_dim;
+    const size_t num_bytes = static_cast<size_t>(elements * dtype_size(shape.dtype));
+    for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
+      keys_.emplace_back(num_bytes);
+      values_.emplace_back(num_bytes);
+      views_.push_back({keys_.back().data(), values_.back().data(), shape.dtype, num_pages, page_size,
+                        shape.num_kv_heads, shape.head_dim});
+    }
+  }
+
+  const KvCacheView& layer(int32_t index) const { return views_[static_cast<size_t>(index)]; }
+  const KvShape& shape() const { return shape_; }
+
+ private:
+  KvShape shape_;
+  std::vector<AlignedBuffer> keys_, values_;
+  std::vector<KvCacheView> views_;
+};
+
+}  // namespace eagle31rt

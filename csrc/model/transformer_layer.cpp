@@ -1,0 +1,115 @@
+#include "model/transformer_layer.h"
+
+#include <cmath>
+
+#include "ops/ops.h"
+
+namespace eagle31rt {
+
+namespace {
+
+const float* data_or_null(const Vector& values) { return values.empty() ? nullptr : values.data(); }
+
+void run_linear(const float* input, const PackedWeight& weight, const Vector& bias, const float* residual,
+                float* output, int64_t num_rows, ExecutionContext& context) {
+  const ScopedTimer timer(context.profiler, Work::kLinear);
+  const PackedWeightView view = weight.view();
+  context.ops.linear({.input = input,
+                      .weight = view,
+                      .bias = data_or_null(bias),
+                      .residual = residual,
+                      .output = output,
+                      .num_rows = num_rows,
+                      .input_stride = view.in_features,
+                      .output_stride = view.out_features},
+                     context);
+}
+
+void run_attention(const LayerShape& shape, const ForwardBatch& batch, const RopeRows& rope, const KvCacheView& cache,
+                   float* qkv, float* attended, ExecutionContext& context) {
+  const int64_t row_stride = int64_t{shape.num_heads + 2 * shape.num_kv_heads} * shape.head_dim;
+  float* key = qkv + int64_t{shape.num_heads} * shape.head_dim;
+  float* value = key + int64_t{shape.num_kv_heads} * shape.head_dim;
+  context.ops.rope({.query = qkv,
+                    .key = key,
+                    .cosine = rope.cosine,
+                    .sine = rope.sine,
+                    .num_rows = batch.num_rows(),
+                    .row_stride = row_stride,
+                    .num_heads = shape.num_heads,
+                    .num_kv_heads = shape.num_kv_heads,
+                    .head_dim = shape.head_dim,
+                    .rotary_dim = shape.rotary_dim,
+                    .interleaved = shape.interleaved_rope},
+                   context);
+  const ScopedTimer timer(context.profiler, Work::kAttention);
+  context.ops.kv_append({.key = key,
+                         .value = value,
+                         .slots = batch.slots.data(),
+                         .cache = cache,
+                         .num_rows = batch.num_rows(),
+                         .row_stride = row_stride},
+                        context);
+  context.ops.paged_attention({.query = qkv,
+                               .output = attended,
+                               .cache = cache,
+                               .page_table = batch.page_table.data(),
+                               .row_begin = batch.row_begin.data(),
+                               .kv_begin = batch.kv_begin.data(),
+                               .kv_length = batch.kv_length.data(),
+                               .ancestor_mask = nullptr,
+                               .num_requests = batch.num_requests(),
+                               .num_rows = batch.num_rows(),
+                               .query_stride = row_stride,
+                               .page_table_stride = batch.page_table_stride,
+                               .mask_words = 0,
+                               .num_heads = shape.num_heads,
+                               .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim))},
+                              context);
+}
+
+}  // namespace
+
+void run_rms_norm(const float* input, const Vector& weight, float epsilon, int64_t num_rows, float* output,
+                  int64_t output_stride, ExecutionContext& context) {
+  const int64_t size = static_cast<int64_t>(weight.size());
+  // Without a delta the operator only reads `residual`.
+  context.ops.rms_norm({.residual = const_cast<float*>(input),
+                        .delta = nullptr,
+                        .weight = weight.data(),
+                        .output = output,
+                        .num_rows = num_rows,
+                        .hidden_size = size,
+                        .residual_stride = size,
+                        .output_stride = output_stride,
+                        .epsilon = epsilon},
+                       context);
+}
+
+void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights, const ForwardBatch& batch,
+                           const RopeRows& rope, const KvCacheView& cache, const float* attention_input,
+                           float* residual, LayerScratch& scratch, ExecutionContext& context) {
+  const int64_t rows = batch.num_rows();
+  const int64_t query_size = int64_t{shape.num_heads} * shape.head_dim;
+  const int64_t kv_size = int64_t{shape.num_kv_heads} * shape.head_dim;
+
+  float* qkv = scratch.qkv.get(rows * (query_size + 2 * kv_size));
+  float* attended = scratch.attended.get(rows * query_size);
+  run_linear(attention_input, weights.qkv, weights.qkv_bias, nullptr, qkv, rows, context);
+  run_attention(shape, batch, rope, cache, qkv, attended, context);
+  run_linear(attended, weights.output, weights.output_bias, residual, residual, rows, context);
+
+  float* normed = scratch.normed.get(rows * shape.hidden_size);
+  float* gate_up = scratch.gate_up.get(rows * 2 * shape.intermediate_size);
+  float* activated = scratch.activated.get(rows * shape.intermediate_size);
+  run_rms_norm(residual, weights.post_attention_norm, shape.rms_norm_eps, rows, normed, shape.hidden_size, context);
+  run_linear(normed, weights.gate_up, weights.gate_up_bias, nullptr, gate_up, rows, context);
+  context.ops.silu_mul({.input = gate_up,
+                        .output = activated,
+                        .num_rows = rows,
+                        .intermediate_size = shape.intermediate_size},
+                       context);
+  run_linear(activated, weights.down, weights.down_bias, residual, residual, rows, context);
+}
+
+}  // namespace eagle31rt

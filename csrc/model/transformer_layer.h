@@ -1,0 +1,51 @@
+// One pre-norm transformer layer from attention input to residual stream; the block that targets and drafts share.
+//
+//   attention: qkv = input @ Wqkv; rotate q, k; store k, v; attend; residual += attended @ Wo
+//   MLP:       residual += (silu(gate) * up) @ Wdown, gate|up = norm(residual) @ Wgate_up
+//
+// The caller makes the attention input: norm(residual) in a decoder, concat(norm(embedding), norm(feature)) in a draft.
+#pragma once
+
+#include <cstdint>
+
+#include "device/execution_context.h"
+#include "model/forward_batch.h"
+#include "model/scratch.h"
+#include "model/weights.h"
+#include "ops/kv_append/kv_cache_view.h"
+
+namespace eagle31rt {
+
+struct LayerShape {
+  int32_t hidden_size;
+  int32_t intermediate_size;
+  int32_t num_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t attention_input_size;  // hidden_size, or twice that in a draft
+  int32_t rotary_dim;
+  bool interleaved_rope;
+  float rms_norm_eps;
+};
+
+// Activations of one layer, reused by all layers of a model.
+struct LayerScratch {
+  Scratch qkv, attended, normed, gate_up, activated;
+};
+
+// Cosine and sine of the batch's positions [num_rows, rotary_dim / 2], computed once per pass.
+struct RopeRows {
+  const float* cosine;
+  const float* sine;
+};
+
+// attention_input [num_rows, attention_input_size]; residual [num_rows, hidden_size], updated in place.
+void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights, const ForwardBatch& batch,
+                           const RopeRows& rope, const KvCacheView& cache, const float* attention_input,
+                           float* residual, LayerScratch& scratch, ExecutionContext& context);
+
+// output [num_rows, output_stride] = RMS norm of input [num_rows, size].
+void run_rms_norm(const float* input, const Vector& weight, float epsilon, int64_t num_rows, float* output,
+                  int64_t output_stride, ExecutionContext& context);
+
+}  // namespace eagle31rt
