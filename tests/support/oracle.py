@@ -168,15 +168,16 @@ class Target:
     """A llama-family decoder."""
 
     def __init__(self, directory: str | Path, arithmetic: Arithmetic | None = None) -> None:
-        self.config, self.tensors = read_checkpoint(directory)
+        self.config, tensors = read_checkpoint(directory)
+        self.tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
         self.arithmetic = arithmetic or Arithmetic()
         self.epsilon = self.config["rms_norm_eps"]
         self.num_layers = self.config["num_hidden_layers"]
-        self.embedding = self.tensors["model.embed_tokens.weight"]
+        self.embedding = self.tensors["embed_tokens.weight"]
         tied = self.config.get("tie_word_embeddings", False)
         self.head = self.embedding if tied else self.tensors["lm_head.weight"]
         self.layers = [
-            Layer(self.config, self.tensors, f"model.layers.{i}.", self.arithmetic) for i in range(self.num_layers)
+            Layer(self.config, self.tensors, f"layers.{i}.", self.arithmetic) for i in range(self.num_layers)
         ]
 
     def new_caches(self) -> list[KvCache]:
@@ -194,5 +195,16 @@ class Target:
             normed = arithmetic.rms_norm(x, layer.weight("post_attention_layernorm"), self.epsilon)
             x = x + layer.mlp(normed)
             residuals.append(x)
-        normed = arithmetic.rms_norm(x, self.tensors["model.norm.weight"], self.epsilon)
+        normed = arithmetic.rms_norm(x, self.tensors["norm.weight"], self.epsilon)
         return arithmetic.linear(normed, self.head), residuals
+
+
+def generate(target: Target, prompt: list[int], max_tokens: int, stop_ids: tuple[int, ...] = ()) -> list[int]:
+    """Plain greedy decoding."""
+    caches = target.new_caches()
+    output: list[int] = []
+    fed = prompt
+    while len(output) < max_tokens and (not output or output[-1] not in stop_ids):
+        output.append(int(target.forward(fed, caches)[0][-1].argmax()))
+        fed = output[-1:]
+    return output

@@ -55,7 +55,8 @@ class Draft:
         switches: Switches | None = None,
         arithmetic: Arithmetic | None = None,
     ) -> None:
-        self.config, tensors = read_checkpoint(directory)
+        config, tensors = read_checkpoint(directory)
+        self.config = {**config.pop("transformer_layer_config", {}), **config}
         self.tensors = {canonical_name(name): tensor for name, tensor in tensors.items()}
         self.arithmetic = arithmetic or target.arithmetic
         self.capture_layers = capture_layers or resolve_capture_layers(self.config, target.num_layers)
@@ -142,17 +143,6 @@ class Trace:
     drafted: list[int] = field(default_factory=list)  # drafts of each round that has any
     accepted: list[int] = field(default_factory=list)  # of them, accepted and emitted
     margin: float = np.inf
-
-
-def generate(target: Target, prompt: list[int], max_tokens: int, stop_ids: tuple[int, ...] = ()) -> list[int]:
-    """Plain greedy decoding."""
-    caches = target.new_caches()
-    output: list[int] = []
-    fed = prompt
-    while len(output) < max_tokens and (not output or output[-1] not in stop_ids):
-        output.append(int(target.forward(fed, caches)[0][-1].argmax()))
-        fed = output[-1:]
-    return output
 
 
 def speculate(
