@@ -41,4 +41,14 @@ struct OpEntry {
 // One function per operator folder (cases.cpp); the table is built in op_cases.cpp.
 const std::vector<OpEntry>& op_table();
 
+// Inputs of cases. Equal arguments give equal values on every machine; `stream` tells the inputs of a row apart.
+// Row ids from kHostileRow on ask for a row that must not disturb its neighbours: by id % 6 all zeros, all +-Inf, all
+// NaN, huge, subnormal, or random with a few of each. Tests compare such a row for row-exactness but not with the reference.
+inline constexpr uint64_t kHostileRow = uint64_t{1} << 32;
+
+// Uniform in [-scale, scale), or hostile.
+void fill_row(std::span<float> values, uint64_t row_id, uint64_t stream, float scale = 1.0f);
+// 64 well-mixed bits, for whatever else a row needs: lengths, ids, permutations.
+uint64_t row_hash(uint64_t row_id, uint64_t stream);
+
 }  // namespace eagle31rt
