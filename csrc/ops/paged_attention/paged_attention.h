@@ -10,8 +10,21 @@
 //
 // Arithmetic of one (row, head), which no company may change: logical positions are cut into splits of
 // kAttentionSplit at fixed positions counted from 0 (an entry's logical position is its index for entries before
-// kv_length[i]; the n-th masked entry has logical position kv_length[i] + n). Splits are merged in ascending order.
-// So a row of a tree gets the bits that plain decoding of its path would have got.
+// kv_length[i]; the n-th masked entry has logical position kv_length[i] + n). Each split gives (m, l, o) by itself and
+// the splits are merged in ascending order. So a row of a tree gets the bits that plain decoding of its path would have
+// got, and splits may be computed anywhere. With t over the visible positions of a split, all in float32:
+//
+//   q'[d]  = query[d] * scale
+//   s[t]   = chain over d ascending from 0 of fma(q'[d], key[t][d], s[t])
+//   m      = max over t of s[t];  p[t] = exp(s[t] - (m = -inf ? 0 : m))
+//   l      = 16 partial sums (position t in partial t % 16, ascending), joined by the tree of reduce_add (simd.h)
+//   o[d]   = chain over t ascending from 0 of fma(p[t], value[t][d], o[d])
+//   merge  (M, L, O) starts as (-inf, 0, 0); M' = max(M, m); a = exp(M - M'), b = exp(m - M') with M' = 0 for -inf;
+//          L = fma(L, a, l * b); O = fma(O, a, o * b)
+//   output = O * (1 / L)
+//
+// What is not visible is never multiplied, not even by 0. A NaN or +inf among the visible scores makes that row and
+// head NaN; so do scores that are all -inf. A NaN in the output is always the quiet NaN 0x7fc00000.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +34,7 @@
 namespace eagle31rt {
 
 constexpr int32_t kAttentionSplit = 64;
+constexpr int32_t kMaxHeadDim = 256;  // and a multiple of 8
 
 struct PagedAttentionParams {
   const float* query;             // [num_rows, query_stride]: num_heads heads of head_dim, rotated
@@ -28,9 +42,9 @@ struct PagedAttentionParams {
   KvCacheView cache;
   const int32_t* page_table;      // [num_requests, page_table_stride]
   const int32_t* row_begin;       // [num_requests + 1]
-  const int32_t* kv_begin;        // [num_requests] first visible KV index (a draft's index 0 holds nothing)
+  const int32_t* kv_begin;        // [num_requests] first visible KV index, at most kv_length (a draft's index 0 holds nothing)
   const int32_t* kv_length;       // [num_requests] KV entries before this step's rows
-  const uint64_t* ancestor_mask;  // [num_rows, mask_words] or null; bits of rows of the same request
+  const uint64_t* ancestor_mask;  // [num_rows, mask_words] or null; bits of rows of the same request, word 0 first
   int64_t num_requests;
   int64_t num_rows;
   int64_t query_stride;           // elements between rows

@@ -1,0 +1,33 @@
+#include "ops/silu_mul/silu_mul.h"
+
+#include "device/cpu/simd.h"
+#include "ops/for_each_row.h"
+
+namespace eagle31rt::E31_ISA {
+
+namespace {
+
+Lanes silu_times(Lanes gate, Lanes up) {
+  return mul(div(gate, add(broadcast(1.0f), exp(sub(zero(), gate)))), up);
+}
+
+}  // namespace
+
+void silu_mul(const SiluMulParams& p, ExecutionContext& context) {
+  ScopedTimer timer(context.profiler, Work::kOther);
+  const int64_t n = p.intermediate_size;
+  // The exponential and the division make an element about 4 times as dear as in a plain pass.
+  for_each_row(context, p.num_rows, 4 * n, [&](int64_t r) {
+    const float* gate = p.input + r * 2 * n;
+    const float* up = gate + n;
+    float* output = p.output + r * n;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) store(output + i, silu_times(load(gate + i), load(up + i)));
+    if (i < n) {
+      const int rest = static_cast<int>(n - i);
+      store_partial(output + i, silu_times(load_partial(gate + i, rest), load_partial(up + i, rest)), rest);
+    }
+  });
+}
+
+}  // namespace eagle31rt::E31_ISA
