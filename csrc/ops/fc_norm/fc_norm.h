@@ -23,8 +23,8 @@ struct FcNormParams {
   const float* bias;         // [hidden_size] or null
   float* output;             // [num_rows, hidden_size]
   int64_t num_rows;
-  int64_t chunk_size;        // hidden size of the target
-  int32_t num_chunks;        // captured states, 1..8
+  int64_t chunk_size;  // hidden size of the target
+  int32_t num_chunks;  // captured states, 1..8
   FcNormMode mode;
   float epsilon;
 };

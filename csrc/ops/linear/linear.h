@@ -12,14 +12,14 @@
 namespace eagle31rt {
 
 struct LinearParams {
-  const float* input;        // [num_rows, input_stride], the first in_features of each row are read
-  PackedWeightView weight;   // [out_features, in_features], packed
-  const float* bias;         // [out_features] or null
-  const float* residual;     // [num_rows, output_stride] or null; may be the same memory as output
-  float* output;             // [num_rows, output_stride], the first out_features of each row are written
+  const float* input;       // [num_rows, input_stride], the first in_features of each row are read
+  PackedWeightView weight;  // [out_features, in_features], packed
+  const float* bias;        // [out_features] or null
+  const float* residual;    // [num_rows, output_stride] or null; may be the same memory as output
+  float* output;            // [num_rows, output_stride], the first out_features of each row are written
   int64_t num_rows;
-  int64_t input_stride;      // elements between rows, at least in_features
-  int64_t output_stride;     // elements between rows, at least out_features
+  int64_t input_stride;   // elements between rows, at least in_features
+  int64_t output_stride;  // elements between rows, at least out_features
 };
 
 }  // namespace eagle31rt

@@ -38,6 +38,9 @@ constexpr int64_t packed_index(DType dtype, int64_t in_features, int64_t o, int6
   return (o / kPanelWidth) * in_features * kPanelWidth + k * kPanelWidth + packed_lane(dtype, o);
 }
 
+// One element, widened (exact). For specifications and tests; a kernel reads whole panel rows.
+float packed_value(const PackedWeightView& weight, int64_t o, int64_t k);
+
 // Owns one packed weight. Rows are written block by block, so that q, k and v (or gate and up) become one weight.
 class PackedWeight {
  public:
@@ -46,7 +49,8 @@ class PackedWeight {
 
   // Writes source rows [num_rows, in_features] (row-major, float32 | bfloat16 | float16, any alignment) as outputs
   // first_row .. first_row + num_rows - 1, converting to the packed dtype (round to nearest even). Returns the number
-  // of values that are not finite after the conversion, for the caller to refuse by name.
+  // of values that are not finite after the conversion, for the caller to refuse by name. Throws Error on a dtype that
+  // is not a float and on rows outside the weight.
   int64_t write_rows(int64_t first_row, const void* source, DType source_dtype, int64_t num_rows);
 
   PackedWeightView view() const { return {buffer_.data(), dtype_, out_features_, in_features_}; }

@@ -1,0 +1,147 @@
+// The loops of linear and fc_norm around the panel kernel: rows in groups that fit the cache, panels shared out to
+// threads.
+//
+// One row or a few: the time is that of streaming the weights from memory once, so a thread takes runs of panels that
+// lie next to each other. Many rows: the time is that of the multiplications, so a group of rows is laid out once and
+// each panel, widened from the second-level cache, meets all of the group before the next panel is touched.
+#pragma once
+
+#include <cstdint>
+
+#include "device/cpu/thread_pool.h"
+#include "ops/linear/pack_rows.h"
+#include "ops/linear/panel_kernel.h"
+#include "ops/linear/scratch.h"
+
+namespace eagle31rt::E31_ISA {
+
+struct Product {
+  PackedWeightView weight;
+  const float* bias;      // [out_features] or null
+  const float* residual;  // [num_rows, output_stride] or null
+  float* output;          // [num_rows, output_stride]
+  int64_t num_rows;
+  int64_t output_stride;
+};
+
+// Floats of laid-out input a thread keeps: 384 KiB, so that input and one panel share a second-level cache of 512 KiB
+// or more.
+constexpr int64_t kGroupFloats = 96 * 1024;
+constexpr int64_t kMaxGroupRows = 16 * kMaxBlockRows;
+// Weights of so many input features (8 KiB in 16 bits) stay in the first-level cache while all rows of a group pass.
+constexpr int64_t kBlockFeatures = 128;
+// How far ahead of a single pass over the weights to fetch, in bytes: one core draws about 17 bytes a nanosecond and a
+// line takes about 100 ns to arrive.
+constexpr int64_t kPrefetchBytes = 2048;
+// Fewer multiplications than this run on the calling thread: waking the others would take longer.
+constexpr int64_t kSerialMultiplications = 65536;
+
+// Balanced split: part i of n covers [begin(i), begin(i + 1)).
+inline int64_t part_begin(int64_t total, int64_t parts, int64_t i) { return total * i / parts; }
+
+// output = tile (+ bias) (+ residual). Never inlined: the same additions for every block of rows.
+__attribute__((noinline)) inline void finish_rows(const Product& product, const float* tile, int64_t first_row,
+                                                  int64_t num_rows, int64_t panel) {
+  const int64_t column = panel * kPanelWidth;
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const int64_t offset = (first_row + r) * product.output_stride + column;
+    for (int64_t half = 0; half < kPanelWidth; half += 16) {
+      const int64_t rest = product.weight.out_features - column - half;
+      if (rest <= 0) break;
+      const int lanes = static_cast<int>(rest < 16 ? rest : 16);
+      Lanes value = load(tile + r * kPanelWidth + half);
+      if (product.bias != nullptr) value = add(value, load_partial(product.bias + column + half, lanes));
+      if (product.residual != nullptr) value = add(value, load_partial(product.residual + offset + half, lanes));
+      store_partial(product.output + offset + half, value, lanes);
+    }
+  }
+}
+
+// A group of rows, laid out block after block in `input`.
+struct RowGroup {
+  int64_t first_row;
+  int64_t num_rows;
+  int64_t num_blocks;
+  const float* input;
+};
+
+inline void multiply_group_panel(const Product& product, const RowGroup& group, int64_t panel) {
+  alignas(64) float tile[kMaxGroupRows * kPanelWidth];
+  const int64_t in_features = product.weight.in_features;
+  const int64_t row_bytes = kPanelWidth * dtype_size(product.weight.dtype);
+  const char* weights = static_cast<const char*>(product.weight.data) + panel * in_features * row_bytes;
+  int64_t passes = 0;
+  for (int64_t b = 0; b < group.num_blocks; ++b) {
+    passes += num_passes(static_cast<int>(part_begin(group.num_rows, group.num_blocks, b + 1) -
+                                          part_begin(group.num_rows, group.num_blocks, b)));
+  }
+  const int64_t block_features = passes == 1 ? in_features : kBlockFeatures;
+  for (int64_t k = 0; k < in_features; k += block_features) {
+    const int64_t num_k = in_features - k < block_features ? in_features - k : block_features;
+    const int64_t ahead = passes == 1 ? kPrefetchBytes : num_k * row_bytes;
+    const char* prefetch = weights + k * row_bytes + ahead;
+    for (int64_t b = 0; b < group.num_blocks; ++b) {
+      const int64_t first = part_begin(group.num_rows, group.num_blocks, b);
+      const int rows = static_cast<int>(part_begin(group.num_rows, group.num_blocks, b + 1) - first);
+      const float* input = group.input + first * in_features + k * rows;
+      const int64_t step = row_bytes / passes;
+      panel_kernel(product.weight.dtype,
+                   rows)({input, weights + k * row_bytes, num_k, tile + first * kPanelWidth, k > 0, prefetch, step});
+      prefetch += num_passes(rows) * num_k * step;
+    }
+  }
+  finish_rows(product, tile, group.first_row, group.num_rows, panel);
+}
+
+// Takes the next run of panels, longer while much is left, from the counter that the threads share. Item i is panel
+// i % num_panels of group i / num_panels; a run stays inside one group. Returns its length, 0 at the end.
+inline int64_t take_items(int64_t* next, int64_t num_items, int64_t num_panels, int num_threads, int64_t& first) {
+  first = __atomic_load_n(next, __ATOMIC_RELAXED);
+  while (first < num_items) {
+    int64_t count = (num_items - first) / (2 * num_threads);
+    const int64_t rest_of_group = num_panels - first % num_panels;
+    count = count < 1 ? 1 : count > rest_of_group ? rest_of_group : count;
+    if (__atomic_compare_exchange_n(next, &first, first + count, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      return count;
+  }
+  return 0;
+}
+
+// lay_out(first_row, num_rows, destination) writes a block of input rows as [in_features, num_rows].
+template <typename LayOut>
+void multiply(const Product& product, ThreadPool& pool, const LayOut& lay_out) {
+  const int64_t in_features = product.weight.in_features;
+  const int64_t num_panels = product.weight.num_panels();
+  if (product.num_rows == 0 || num_panels == 0) return;
+  int64_t most_rows = kGroupFloats / in_features / kMaxBlockRows * kMaxBlockRows;
+  most_rows = most_rows < kMaxBlockRows ? kMaxBlockRows : most_rows > kMaxGroupRows ? kMaxGroupRows : most_rows;
+  const int64_t num_groups = (product.num_rows + most_rows - 1) / most_rows;
+  const int64_t group_rows = (product.num_rows + num_groups - 1) / num_groups;
+  const bool serial = product.num_rows * num_panels * kPanelWidth * in_features < kSerialMultiplications;
+  const int num_threads = serial ? 1 : pool.num_threads();
+  float* scratch = linear_scratch(num_threads * group_rows * in_features);
+  alignas(64) int64_t next = 0;
+  auto work = [&](int64_t, int thread) {
+    float* input = scratch + thread * group_rows * in_features;
+    int64_t current = -1;
+    RowGroup group{};
+    int64_t first;
+    while (const int64_t count = take_items(&next, num_groups * num_panels, num_panels, num_threads, first)) {
+      if (first / num_panels != current) {
+        current = first / num_panels;
+        const int64_t begin = part_begin(product.num_rows, num_groups, current);
+        const int64_t rows = part_begin(product.num_rows, num_groups, current + 1) - begin;
+        group = {begin, rows, (rows + kMaxBlockRows - 1) / kMaxBlockRows, input};
+        for (int64_t b = 0; b < group.num_blocks; ++b) {
+          const int64_t block = part_begin(rows, group.num_blocks, b);
+          const int64_t block_rows = part_begin(rows, group.num_blocks, b + 1) - block;
+          lay_out(begin + block, block_rows, input + block * in_features);
+        }
+      }
+      for (int64_t i = 0; i < count; ++i) multiply_group_panel(product, group, first % num_panels + i);
+    }
+  };
+  pool.parallel_for(num_threads, work);
+}
+
+}  // namespace eagle31rt::E31_ISA
