@@ -7,4 +7,5 @@ PYBIND11_MODULE(_testing, module) {
   eagle31rt::bind_testing_ops(module);
   eagle31rt::bind_testing_sampling(module);
   eagle31rt::bind_testing_model(module);
+  eagle31rt::bind_testing_engine(module);
 }

@@ -39,6 +39,10 @@ class EagleDraft {
   int32_t target_id(int32_t draft_id) const {
     return weights_.draft_to_target.empty() ? draft_id : weights_.draft_to_target[static_cast<size_t>(draft_id)];
   }
+  // Captured states of one position, concatenated: floats.
+  int64_t captured_size() const {
+    return static_cast<int64_t>(config_.capture_layers.size()) * config_.target_hidden_size;
+  }
   const DraftConfig& config() const { return config_; }
   const DraftWeights& weights() const { return weights_; }
   KvShape kv_shape(DType dtype) const { return {1, config_.num_kv_heads, config_.head_dim, dtype}; }

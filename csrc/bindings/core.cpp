@@ -1,0 +1,129 @@
+// The Python module eagle31rt._core: conversion only. Type stubs: python/eagle31rt/_core.pyi.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings/error_translation.h"
+#include "device/cpu/thread_pool.h"
+#include "eagle31rt/engine.h"
+#include "ops/ops.h"
+
+namespace py = pybind11;
+
+namespace eagle31rt {
+
+namespace {
+
+void bind_config(py::module_& module) {
+  py::class_<EngineConfig>(module, "EngineConfig")
+      .def(py::init<>())
+      .def_readwrite("model", &EngineConfig::model)
+      .def_readwrite("draft", &EngineConfig::draft)
+      .def_readwrite("dtype", &EngineConfig::dtype)
+      .def_readwrite("kv_cache_dtype", &EngineConfig::kv_cache_dtype)
+      .def_readwrite("page_size", &EngineConfig::page_size)
+      .def_readwrite("max_model_len", &EngineConfig::max_model_len)
+      .def_readwrite("max_num_seqs", &EngineConfig::max_num_seqs)
+      .def_readwrite("max_num_batched_tokens", &EngineConfig::max_num_batched_tokens)
+      .def_readwrite("kv_cache_memory_bytes", &EngineConfig::kv_cache_memory_bytes)
+      .def_readwrite("num_threads", &EngineConfig::num_threads)
+      .def_readwrite("num_speculative_tokens", &EngineConfig::num_speculative_tokens)
+      .def_readwrite("rejection_sample_method", &EngineConfig::rejection_sample_method)
+      .def_readwrite("draft_sample_method", &EngineConfig::draft_sample_method)
+      .def_readwrite("synthetic_acceptance_rates", &EngineConfig::synthetic_acceptance_rates)
+      .def_readwrite("capture_layers", &EngineConfig::capture_layers)
+      .def_readwrite("layer_id_convention", &EngineConfig::layer_id_convention)
+      .def_readwrite("feedback", &EngineConfig::feedback)
+      .def_readwrite("profile", &EngineConfig::profile);
+}
+
+void bind_sampling_params(py::module_& module) {
+  py::class_<SamplingParams>(module, "SamplingParams")
+      .def(py::init<>())
+      .def_readwrite("temperature", &SamplingParams::temperature)
+      .def_readwrite("top_k", &SamplingParams::top_k)
+      .def_readwrite("top_p", &SamplingParams::top_p)
+      .def_readwrite("min_p", &SamplingParams::min_p)
+      .def_readwrite("seed", &SamplingParams::seed)
+      .def_readwrite("max_tokens", &SamplingParams::max_tokens)
+      .def_readwrite("min_tokens", &SamplingParams::min_tokens)
+      .def_readwrite("ignore_eos", &SamplingParams::ignore_eos)
+      .def_readwrite("stop_token_ids", &SamplingParams::stop_token_ids)
+      .def_readwrite("num_speculative_tokens", &SamplingParams::num_speculative_tokens);
+}
+
+void bind_outputs(py::module_& module) {
+  py::class_<SpeculationMetrics>(module, "SpeculationMetrics")
+      .def_readonly("num_drafts", &SpeculationMetrics::num_drafts)
+      .def_readonly("num_draft_tokens", &SpeculationMetrics::num_draft_tokens)
+      .def_readonly("num_accepted_tokens", &SpeculationMetrics::num_accepted_tokens)
+      .def_readonly("num_accepted_tokens_per_position", &SpeculationMetrics::num_accepted_tokens_per_position);
+  py::class_<StepOutput>(module, "StepOutput")
+      .def_readonly("request_id", &StepOutput::request_id)
+      .def_readonly("new_token_ids", &StepOutput::new_token_ids)
+      .def_property_readonly("finish_reason", [](const StepOutput& o) { return finish_reason_name(o.finish_reason); })
+      .def_readonly("stop_token_id", &StepOutput::stop_token_id)
+      .def_readonly("error", &StepOutput::error)
+      .def_readonly("metrics", &StepOutput::metrics);
+}
+
+py::dict info_dict(const EngineInfo& info) {
+  return py::dict(py::arg("instruction_set") = info.instruction_set, py::arg("num_threads") = info.num_threads,
+                  py::arg("vocab_size") = info.vocab_size, py::arg("max_model_len") = info.max_model_len,
+                  py::arg("page_size") = info.page_size, py::arg("num_pages") = info.num_pages,
+                  py::arg("num_free_pages") = info.num_free_pages, py::arg("weight_bytes") = info.weight_bytes,
+                  py::arg("draft_weight_bytes") = info.draft_weight_bytes,
+                  py::arg("kv_cache_bytes") = info.kv_cache_bytes, py::arg("eos_token_ids") = info.eos_token_ids,
+                  py::arg("capture_layers") = info.capture_layers, py::arg("capture_rule") = info.capture_rule,
+                  py::arg("dtype") = info.dtype, py::arg("kv_cache_dtype") = info.kv_cache_dtype,
+                  py::arg("draft_vocab_size") = info.draft_vocab_size,
+                  py::arg("num_speculative_tokens") = info.num_speculative_tokens);
+}
+
+py::dict profile_dict(const EngineProfile& profile) {
+  return py::dict(py::arg("num_steps") = profile.num_steps, py::arg("step") = profile.step,
+                  py::arg("linear") = profile.linear, py::arg("attention") = profile.attention,
+                  py::arg("logits") = profile.logits, py::arg("draft") = profile.draft,
+                  py::arg("other") = profile.other);
+}
+
+void bind_engine(py::module_& module) {
+  // Loading and stepping run without the GIL; the engine itself is for one thread at a time.
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  py::class_<Engine>(module, "Engine")
+      .def(py::init<const EngineConfig&>(), py::arg("config"), release)
+      .def(
+          "add_request",
+          [](Engine& engine, int64_t request_id, const std::vector<int32_t>& prompt, const SamplingParams& params) {
+            engine.add_request(request_id, prompt, params);
+          },
+          py::arg("request_id"), py::arg("prompt_token_ids"), py::arg("params"))
+      .def("cancel", &Engine::cancel, py::arg("request_id"))
+      .def("has_unfinished_requests", &Engine::has_unfinished_requests)
+      .def("step", &Engine::step, release)
+      .def("step_simple", &Engine::step_simple, release)
+      .def("check", &Engine::check)
+      .def_property_readonly("info", [](const Engine& engine) { return info_dict(engine.info()); })
+      .def("profile", [](Engine& engine) { return profile_dict(engine.take_profile()); });
+}
+
+py::dict cpu_info() {
+  py::list available;
+  const OpsList list = available_cpu_ops();
+  for (int i = 0; i < list.count; ++i) available.append(list.items[i]->name);
+  return py::dict(py::arg("instruction_set") = cpu_ops().name, py::arg("available_instruction_sets") = available,
+                  py::arg("num_physical_cores") = num_physical_cores());
+}
+
+}  // namespace
+
+}  // namespace eagle31rt
+
+PYBIND11_MODULE(_core, module) {
+  using namespace eagle31rt;
+  register_error_translation();
+  bind_config(module);
+  bind_sampling_params(module);
+  bind_outputs(module);
+  bind_engine(module);
+  module.def("cpu_info", &cpu_info);
+}

@@ -1,0 +1,90 @@
+#include "engine/config_check.h"
+
+#include <cmath>
+
+#include "base/check.h"
+#include "eagle31rt/dtype.h"
+#include "eagle31rt/sampling_params.h"
+
+namespace eagle31rt {
+
+namespace {
+
+constexpr int32_t kMaxSpeculativeTokens = 16;
+
+void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
+  E31_CHECK(value >= low && value <= high, kInvalidArgument, name, " is ", value, "; give ", low, " to ", high);
+}
+
+void check_speculation(const EngineConfig& config) {
+  check_range("num_speculative_tokens", config.num_speculative_tokens, 0, kMaxSpeculativeTokens);
+  E31_CHECK(config.num_speculative_tokens == 0 || !config.draft.empty(), kInvalidArgument, "num_speculative_tokens is ",
+            config.num_speculative_tokens, " but no draft model is given; name one, or set 0");
+  const VerifyMethod method = parse_verify_method(config.rejection_sample_method);
+  E31_CHECK(config.draft_sample_method == "greedy" || config.draft_sample_method == "probabilistic", kInvalidArgument,
+            "draft_sample_method is \"", config.draft_sample_method, "\"; give greedy or probabilistic");
+  E31_CHECK(config.draft_sample_method == "greedy" || method == VerifyMethod::kStandard ||
+                method == VerifyMethod::kBlock,
+            kInvalidArgument, "draft_sample_method probabilistic needs rejection_sample_method standard or block, not ",
+            config.rejection_sample_method);
+  const std::vector<double>& rates = config.synthetic_acceptance_rates;
+  if (method != VerifyMethod::kSynthetic) {
+    E31_CHECK(rates.empty(), kInvalidArgument,
+              "synthetic_acceptance_rates needs rejection_sample_method synthetic, not ",
+              config.rejection_sample_method);
+    return;
+  }
+  E31_CHECK(static_cast<int32_t>(rates.size()) == config.num_speculative_tokens, kInvalidArgument,
+            "synthetic_acceptance_rates has ", rates.size(), " entries; give one for each of the ",
+            config.num_speculative_tokens, " speculative tokens");
+  for (size_t i = 0; i < rates.size(); ++i) {
+    E31_CHECK(rates[i] >= 0 && rates[i] <= (i == 0 ? 1.0 : rates[i - 1]), kInvalidArgument,
+              "synthetic_acceptance_rates[", i, "] is ", rates[i], "; rates lie in [0, 1] and do not increase");
+  }
+}
+
+}  // namespace
+
+VerifyMethod parse_verify_method(const std::string& name) {
+  if (name == "equality") return VerifyMethod::kEquality;
+  if (name == "standard") return VerifyMethod::kStandard;
+  if (name == "block") return VerifyMethod::kBlock;
+  if (name == "synthetic") return VerifyMethod::kSynthetic;
+  fail(ErrorCode::kInvalidArgument, "rejection_sample_method is \"", name,
+       "\"; give equality, standard, block or synthetic");
+}
+
+void check_engine_config(const EngineConfig& config) {
+  E31_CHECK(!config.model.empty(), kInvalidArgument, "model is empty; give the directory of a checkpoint");
+  if (config.dtype != "auto") parse_floating_point_dtype(config.dtype);
+  if (config.kv_cache_dtype != "auto") parse_floating_point_dtype(config.kv_cache_dtype);
+  check_range("page_size", config.page_size, 1, 1024);
+  check_range("max_model_len", config.max_model_len, 0, int64_t{1} << 24);
+  check_range("max_num_seqs", config.max_num_seqs, 1, 65536);
+  check_range("max_num_batched_tokens", config.max_num_batched_tokens, 1, 1 << 20);
+  check_range("kv_cache_memory_bytes", config.kv_cache_memory_bytes, 0, int64_t{1} << 50);
+  check_range("num_threads", config.num_threads, 0, 1024);
+  check_speculation(config);
+}
+
+void check_sampling_params(const SamplingParams& params, int32_t vocab_size) {
+  E31_CHECK(std::isfinite(params.temperature) && params.temperature >= 0, kInvalidArgument, "temperature is ",
+            params.temperature, "; give 0 (greedy) or a positive number");
+  E31_CHECK(params.top_k >= 0, kInvalidArgument, "top_k is ", params.top_k, "; give 0 (off) or a positive number");
+  E31_CHECK(params.top_p > 0 && params.top_p <= 1, kInvalidArgument, "top_p is ", params.top_p,
+            "; give a number above 0 and up to 1");
+  E31_CHECK(params.min_p >= 0 && params.min_p <= 1, kInvalidArgument, "min_p is ", params.min_p, "; give 0 to 1");
+  E31_CHECK(params.max_tokens >= 1, kInvalidArgument, "max_tokens is ", params.max_tokens, "; give 1 or more");
+  E31_CHECK(params.min_tokens >= 0 && params.min_tokens <= params.max_tokens, kInvalidArgument, "min_tokens is ",
+            params.min_tokens, "; give 0 to max_tokens (", params.max_tokens, ")");
+  check_range("num_speculative_tokens", params.num_speculative_tokens, -1, kMaxSpeculativeTokens);
+  constexpr size_t kMaxStopTokenIds = 1024;
+  E31_CHECK(params.stop_token_ids.size() <= kMaxStopTokenIds, kInvalidArgument, "stop_token_ids has ",
+            params.stop_token_ids.size(), " entries; give at most ", kMaxStopTokenIds);
+  for (int32_t id : params.stop_token_ids) {
+    E31_CHECK(id >= 0 && id < vocab_size, kInvalidArgument, "stop_token_ids contains ", id,
+              ", which is outside the vocabulary of ", vocab_size, " ids");
+  }
+}
+
+}  // namespace eagle31rt

@@ -1,0 +1,14 @@
+// Checks of what a user gives, done once at the edge.
+#pragma once
+
+#include "eagle31rt/config.h"
+#include "ops/verify_chain/verify_chain.h"
+
+namespace eagle31rt {
+
+// Throws Error(kInvalidArgument | kUnsupported) naming the field. Everything that needs no model is checked here.
+void check_engine_config(const EngineConfig& config);
+
+VerifyMethod parse_verify_method(const std::string& name);
+
+}  // namespace eagle31rt

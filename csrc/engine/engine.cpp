@@ -1,0 +1,161 @@
+// The life of a request, and the public face of the engine.
+#include "eagle31rt/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/engine_impl.h"
+
+namespace eagle31rt {
+
+const char* finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return "";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "";
+}
+
+void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params) {
+  const int32_t vocab_size = decoder_->config().vocab_size;
+  check_sampling_params(params, vocab_size);
+  E31_CHECK(ids_.count(request_id) == 0, kInvalidArgument, "request_id ", request_id, " is in use");
+  E31_CHECK(!prompt.empty(), kInvalidArgument, "the prompt is empty; give at least one token");
+  E31_CHECK(static_cast<int64_t>(prompt.size()) < max_model_len_, kInvalidArgument, "the prompt has ", prompt.size(),
+            " tokens; with max_model_len ", max_model_len_, " it may have at most ", max_model_len_ - 1);
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    E31_CHECK(prompt[i] >= 0 && prompt[i] < vocab_size, kInvalidArgument, "token ", i, " of the prompt is ", prompt[i],
+              ", which is outside the vocabulary of ", vocab_size, " ids");
+  }
+  E31_CHECK(params.num_speculative_tokens <= config_.num_speculative_tokens, kInvalidArgument,
+            "num_speculative_tokens is ", params.num_speculative_tokens, "; the engine was built for at most ",
+            config_.num_speculative_tokens);
+
+  auto request = std::make_unique<RequestState>();
+  request->id = request_id;
+  request->tokens.assign(prompt.begin(), prompt.end());
+  request->prompt_length = static_cast<int32_t>(prompt.size());
+  request->length_limit = static_cast<int32_t>(
+      std::min<int64_t>(max_model_len_, int64_t{request->prompt_length} + params.max_tokens));
+  request->params = params;
+  request->end_token_ids = params.stop_token_ids;
+  request->delayed_token_ids = params.stop_token_ids;
+  const std::vector<int32_t>& eos = decoder_->config().eos_token_ids;
+  request->delayed_token_ids.insert(request->delayed_token_ids.end(), eos.begin(), eos.end());
+  if (!params.ignore_eos) request->end_token_ids.insert(request->end_token_ids.end(), eos.begin(), eos.end());
+  request->num_speculative_tokens =
+      params.num_speculative_tokens < 0 ? config_.num_speculative_tokens : params.num_speculative_tokens;
+  request->metrics.num_accepted_tokens_per_position.assign(static_cast<size_t>(request->num_speculative_tokens), 0);
+  const int64_t pages = page_pool_->pages_for(request->max_kv_entries());
+  E31_CHECK(pages <= page_pool_->num_pages(), kInvalidArgument, "the request may need ", pages, " KV pages of ",
+            config_.page_size, " tokens and the engine has ", page_pool_->num_pages(),
+            "; lower max_tokens or give more kv_cache_memory_bytes");
+  ids_.insert(request_id);
+  waiting_.push_back(std::move(request));
+}
+
+// First come, first served. All pages that a request can ever need are taken at once, so that nobody who runs can be
+// starved of the next one.
+void Engine::Impl::admit(bool with_drafter) {
+  while (!waiting_.empty() && static_cast<int32_t>(running_.size()) < config_.max_num_seqs) {
+    RequestState& request = *waiting_.front();
+    if (!page_pool_->allocate(page_pool_->pages_for(request.max_kv_entries()), request.pages)) return;
+    if (with_drafter && drafter_ && request.num_speculative_tokens > 0) {
+      request.slot = free_slots_.back();
+      free_slots_.pop_back();
+      drafter_->begin(request.slot);
+    }
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+void Engine::Impl::release(RequestState& request) {
+  page_pool_->release(request.pages);
+  ids_.erase(request.id);
+  if (request.slot < 0) return;
+  drafter_->release(request.slot);
+  free_slots_.push_back(request.slot);
+  request.slot = -1;
+}
+
+void Engine::Impl::retire_finished() {
+  for (auto& request : running_) {
+    if (request->finished()) release(*request);
+  }
+  std::erase_if(running_, [](const auto& request) { return request->finished(); });
+}
+
+bool Engine::Impl::cancel(int64_t request_id) {
+  if (ids_.count(request_id) == 0) return false;
+  const auto is_it = [&](const auto& request) { return request->id == request_id; };
+  if (const auto found = std::find_if(running_.begin(), running_.end(), is_it); found != running_.end()) {
+    (*found)->finish_reason = FinishReason::kAbort;
+    retire_finished();
+    return true;
+  }
+  std::erase_if(waiting_, is_it);
+  ids_.erase(request_id);
+  return true;
+}
+
+void Engine::Impl::check() const {
+  std::vector<bool> owned(static_cast<size_t>(page_pool_->num_pages()), false);
+  int64_t num_owned = 0;
+  for (const auto& request : running_) {
+    E31_INVARIANT(!request->finished());
+    E31_INVARIANT(request->num_computed < request->length());
+    E31_INVARIANT(request->length() < request->length_limit);
+    E31_INVARIANT(request->num_output_tokens() == 0 || request->decoding());
+    E31_INVARIANT(static_cast<int64_t>(request->pages.size()) == page_pool_->pages_for(request->max_kv_entries()));
+    for (int32_t page : request->pages) {
+      E31_INVARIANT(!owned[static_cast<size_t>(page)]);
+      owned[static_cast<size_t>(page)] = true;
+      ++num_owned;
+    }
+    if (request->slot >= 0) E31_INVARIANT(drafter_->num_observed(request->slot) == request->num_computed);
+  }
+  for (const auto& request : waiting_) E31_INVARIANT(request->pages.empty() && request->slot < 0);
+  E31_INVARIANT(num_owned + page_pool_->num_free() == page_pool_->num_pages());
+  E31_INVARIANT(ids_.size() == running_.size() + waiting_.size());
+}
+
+EngineProfile Engine::Impl::take_profile() {
+  const auto time_of = [&](Work work) { return profiler_.nanoseconds[static_cast<size_t>(work)]; };
+  EngineProfile profile = profile_;
+  profile.linear = time_of(Work::kLinear);
+  profile.attention = time_of(Work::kAttention);
+  profile.logits = time_of(Work::kLogits);
+  profile.draft = time_of(Work::kDraft);
+  profile.other = profile.step - profile.linear - profile.attention - profile.logits - profile.draft;
+  profile_ = {};
+  profiler_ = {};
+  return profile;
+}
+
+Engine::Engine(const EngineConfig& config) : impl_(std::make_unique<Impl>(config)) {}
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
+
+void Engine::add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params) {
+  impl_->add_request(request_id, prompt, params);
+}
+bool Engine::cancel(int64_t request_id) { return impl_->cancel(request_id); }
+bool Engine::has_unfinished_requests() const { return impl_->has_unfinished_requests(); }
+std::vector<StepOutput> Engine::step() { return impl_->step(); }
+std::vector<StepOutput> Engine::step_simple() { return impl_->step_simple(); }
+void Engine::check() const { impl_->check(); }
+EngineInfo Engine::info() const { return impl_->info(); }
+EngineProfile Engine::take_profile() { return impl_->take_profile(); }
+
+}  // namespace eagle31rt

@@ -1,0 +1,83 @@
+// Inside of Engine: what a step needs. Loading is in load.cpp, the batched step in step.cpp, the oracle in
+// step_simple.cpp, the life of requests in engine.cpp.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "device/execution_context.h"
+#include "eagle31rt/engine.h"
+#include "engine/page_pool.h"
+#include "engine/request_state.h"
+#include "engine/step_batch.h"
+#include "model/decoder.h"
+#include "model/eagle_draft.h"
+#include "spec/drafter.h"
+
+namespace eagle31rt {
+
+class Engine::Impl {
+ public:
+  explicit Impl(const EngineConfig& config);
+
+  void add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params);
+  bool cancel(int64_t request_id);
+  bool has_unfinished_requests() const { return !waiting_.empty() || !running_.empty(); }
+  std::vector<StepOutput> step();
+  std::vector<StepOutput> step_simple();
+  void check() const;
+  EngineInfo info() const;
+  EngineProfile take_profile();
+
+ private:
+  using Requests = std::vector<std::unique_ptr<RequestState>>;
+
+  // load.cpp
+  void load_models();
+  void choose_lengths_and_pages();
+
+  // engine.cpp
+  void admit(bool with_drafter);
+  void retire_finished();
+  void release(RequestState& request);
+
+  // step.cpp
+  std::vector<ScheduledRequest> schedule_decode();
+  void schedule_prefill(std::vector<ScheduledRequest>& scheduled);
+  void propose(std::vector<ScheduledRequest>& scheduled);
+  void forward();
+  void verify();
+  std::vector<StepOutput> commit();
+  void observe(const std::vector<int32_t>& computed_before);
+
+  EngineConfig config_;
+  VerifyMethod method_;
+  ThreadPool pool_;
+  Profiler profiler_;
+  ExecutionContext context_;
+  ExecutionContext draft_context_;  // drafting is timed as a whole
+
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<EagleDraft> draft_;
+  DType weight_dtype_ = DType::kFloat32, kv_dtype_ = DType::kFloat32;
+  int32_t max_model_len_ = 0;
+  std::unique_ptr<KvStorage> target_kv_, draft_kv_;
+  std::unique_ptr<PagePool> page_pool_;
+  std::unique_ptr<Drafter> drafter_;
+  std::vector<int32_t> free_slots_;
+
+  std::deque<std::unique_ptr<RequestState>> waiting_;
+  Requests running_;
+  std::unordered_set<int64_t> ids_;
+
+  // Buffers of a step.
+  StepBatch batch_;
+  Proposals proposals_;
+  Scratch logits_, captured_;
+  EngineProfile profile_;
+};
+
+}  // namespace eagle31rt

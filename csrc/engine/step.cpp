@@ -1,0 +1,140 @@
+// The batched step:
+//
+//   1 admit      waiting requests for which there are pages
+//   2 schedule   one row for each decoding request, its drafts, and prompt chunks up to the row budget
+//   3 propose    the drafter fills in the drafts
+//   4 forward    the target runs all rows in one pass
+//   5 verify     every row is sampled; the walk decides what stands
+//   6 commit     token by token, the first end wins
+//   7 observe    the drafter's KV is rewritten from the true features of what stood
+//   8 retire     pages and slots of finished requests go back
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+#include "engine/commit.h"
+#include "engine/engine_impl.h"
+
+namespace eagle31rt {
+
+std::vector<ScheduledRequest> Engine::Impl::schedule_decode() {
+  std::vector<ScheduledRequest> scheduled;
+  for (const auto& request : running_) {
+    if (!request->decoding()) continue;
+    const int32_t drafts = request->slot >= 0 ? request->num_draft_tokens_wanted() : 0;
+    scheduled.push_back({.request = request.get(), .num_rows = 1 + drafts, .num_drafts = drafts});
+  }
+  return scheduled;
+}
+
+// Prompts share what the row budget leaves, in order of arrival; at least one row, so that no prompt waits for ever.
+void Engine::Impl::schedule_prefill(std::vector<ScheduledRequest>& scheduled) {
+  int32_t used = 0;
+  for (const ScheduledRequest& entry : scheduled) used += entry.num_rows;
+  int32_t budget = std::max(1, config_.max_num_batched_tokens - used);
+  for (const auto& request : running_) {
+    if (request->decoding() || budget == 0) continue;
+    const int32_t remaining = request->prompt_length - request->num_computed;
+    const int32_t rows = std::min(remaining, budget);
+    scheduled.push_back({.request = request.get(), .num_rows = rows, .needs_logits = rows == remaining});
+    budget -= rows;
+  }
+}
+
+void Engine::Impl::propose(std::vector<ScheduledRequest>& scheduled) {
+  const ScopedTimer timer(context_.profiler, Work::kDraft);
+  std::vector<DraftRequest> wanted;
+  for (ScheduledRequest& entry : scheduled) {
+    if (entry.num_drafts == 0) continue;
+    const RequestState& request = *entry.request;
+    entry.proposal = wanted.size();
+    wanted.push_back({.slot = request.slot,
+                      .pages = request.pages,
+                      .num_tokens = entry.num_drafts,
+                      .temperature = request.params.temperature,
+                      .seed = request.params.seed,
+                      .first_position = request.length()});
+  }
+  if (!wanted.empty()) drafter_->propose(wanted, proposals_, draft_context_);
+}
+
+void Engine::Impl::forward() {
+  bool capture = false;
+  for (const ScheduledRequest& entry : batch_.scheduled()) capture |= entry.request->slot >= 0;
+  const int64_t num_logit_rows = static_cast<int64_t>(batch_.logit_rows().size());
+  const Decoder::Output output{
+      .logits = logits_.get(num_logit_rows * decoder_->config().vocab_size),
+      .captured = capture ? captured_.get(batch_.forward().num_rows() * decoder_->captured_size()) : nullptr};
+  decoder_->forward(batch_.forward(), batch_.logit_rows(), output, *target_kv_, context_);
+}
+
+void Engine::Impl::verify() {
+  const ScopedTimer timer(context_.profiler, Work::kLogits);
+  std::span<const int32_t> draft_to_target;
+  if (draft_) draft_to_target = draft_->weights().draft_to_target;
+  batch_.verify(logits_.data(), decoder_->config().vocab_size, method_, proposals_, draft_to_target,
+                config_.synthetic_acceptance_rates, context_);
+}
+
+std::vector<StepOutput> Engine::Impl::commit() {
+  std::vector<StepOutput> outputs;
+  for (const ScheduledRequest& entry : batch_.scheduled()) {
+    RequestState& request = *entry.request;
+    if (!entry.needs_logits) {
+      request.num_computed += entry.num_rows;
+      continue;
+    }
+    StepOutput& output = outputs.emplace_back();
+    if (entry.num_accepted < 0) {
+      commit_error(request, concat("the model gave no finite logit after position ", request.length() - 1,
+                                   "; its weights or activations overflow for this prompt"),
+                   output);
+      continue;
+    }
+    if (entry.num_drafts > 0) drafter_->accept(request.slot, entry.num_accepted);
+    request.num_computed += entry.num_rows - entry.num_drafts + entry.num_accepted;
+    commit_run(request, batch_.run_of(entry), entry.num_drafts, output);
+  }
+  return outputs;
+}
+
+void Engine::Impl::observe(const std::vector<int32_t>& computed_before) {
+  const ScopedTimer timer(context_.profiler, Work::kDraft);
+  std::vector<Observation> observations;
+  for (size_t i = 0; i < batch_.scheduled().size(); ++i) {
+    const RequestState& request = *batch_.scheduled()[i].request;
+    if (request.slot < 0 || request.finished()) continue;
+    const int32_t first = computed_before[i];
+    const int64_t first_row = batch_.forward().row_begin[i];
+    observations.push_back(
+        {.slot = request.slot,
+         .pages = request.pages,
+         .first_position = first,
+         .captured = captured_.data() + first_row * decoder_->captured_size(),
+         .next_tokens = {&request.tokens[static_cast<size_t>(first + 1)],
+                         static_cast<size_t>(request.num_computed - first)}});
+  }
+  if (!observations.empty()) drafter_->observe(observations, draft_context_);
+}
+
+std::vector<StepOutput> Engine::Impl::step() {
+  const auto start = std::chrono::steady_clock::now();
+  admit(/*with_drafter=*/true);
+  if (running_.empty()) return {};
+  std::vector<ScheduledRequest> scheduled = schedule_decode();
+  schedule_prefill(scheduled);
+  propose(scheduled);
+  batch_.build(std::move(scheduled), proposals_, config_.page_size);
+  std::vector<int32_t> computed_before;
+  for (const ScheduledRequest& entry : batch_.scheduled()) computed_before.push_back(entry.request->num_computed);
+  forward();
+  verify();
+  std::vector<StepOutput> outputs = commit();
+  observe(computed_before);
+  retire_finished();
+  profile_.num_steps += 1;
+  profile_.step += (std::chrono::steady_clock::now() - start).count();
+  return outputs;
+}
+
+}  // namespace eagle31rt

@@ -1,0 +1,65 @@
+// The rows of one step and the results that come back for them.
+//
+// Requests are ordered so that the rows that need logits are contiguous: first those without drafts (one row each),
+// then those with drafts (num_drafts + 1 rows each), then prompt chunks that end before the prompt does (no logits).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/request_state.h"
+#include "model/forward_batch.h"
+#include "ops/verify_chain/verify_chain.h"
+#include "spec/drafter.h"
+
+namespace eagle31rt {
+
+struct ScheduledRequest {
+  RequestState* request;
+  int32_t num_rows;        // tokens fed
+  int32_t num_drafts = 0;  // of these, the last ones are drafts
+  bool needs_logits = true;
+  size_t proposal = 0;     // index into the step's proposals, if num_drafts > 0
+  // Filled after verification.
+  int32_t first_logit_row = -1;
+  int32_t num_accepted = 0;  // -1: a row had no finite logit
+};
+
+class StepBatch {
+ public:
+  // Orders the requests and packs their rows.
+  void build(std::vector<ScheduledRequest> scheduled, const Proposals& proposals, int32_t page_size);
+
+  const ForwardBatch& forward() const { return forward_; }
+  std::span<const int32_t> logit_rows() const { return logit_rows_; }
+  std::vector<ScheduledRequest>& scheduled() { return scheduled_; }
+
+  // Samples and verifies every logit row. logits [logit_rows, vocab_size]. rates: unconditional synthetic acceptance.
+  void verify(const float* logits, int64_t vocab_size, VerifyMethod method, const Proposals& proposals,
+              std::span<const int32_t> draft_to_target, std::span<const double> rates, ExecutionContext& context);
+
+  // Accepted drafts and the token after them; only for a request with num_accepted >= 0.
+  std::span<const int32_t> run_of(const ScheduledRequest& scheduled) const {
+    return {&emitted_[static_cast<size_t>(scheduled.first_logit_row)], static_cast<size_t>(scheduled.num_accepted) + 1};
+  }
+
+ private:
+  void add_rows(ScheduledRequest& scheduled, const Proposals& proposals, int32_t page_size);
+  void add_sampling_row(const RequestState& request, int32_t position, int32_t draft);
+  void gather_draft_laws(const Proposals& proposals);
+  void gather_rates(std::span<const double> rates);
+  void verify_group(size_t first, size_t last, VerifyChainParams params, ExecutionContext& context);
+
+  std::vector<ScheduledRequest> scheduled_;
+  ForwardBatch forward_;
+  std::vector<int32_t> logit_rows_;
+  // One entry per logit row.
+  std::vector<SamplingRow> sampling_;
+  std::vector<int32_t> masked_begin_, masked_ids_;
+  std::vector<int32_t> draft_ids_;  // the draft that the row was fed; -1 for the first row of a request
+  std::vector<int32_t> emitted_;
+  std::vector<float> draft_laws_, rates_;
+};
+
+}  // namespace eagle31rt

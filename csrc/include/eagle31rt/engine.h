@@ -1,0 +1,108 @@
+// The engine: requests in, token ids out.
+//
+//   Engine engine(config);
+//   engine.add_request(1, prompt_token_ids, params);
+//   while (engine.has_unfinished_requests())
+//     for (const StepOutput& output : engine.step()) use(output.new_token_ids);
+//
+// One thread at a time. With rejection_sample_method "equality" the ids of a request are those of plain decoding,
+// bit for bit: at any batch, draft length, chunking of the prompt, and number of threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "eagle31rt/config.h"
+#include "eagle31rt/sampling_params.h"
+
+namespace eagle31rt {
+
+enum class FinishReason { kNone, kStop, kLength, kAbort, kError };
+
+// "", "stop", "length", "abort", "error".
+const char* finish_reason_name(FinishReason reason);
+
+// Totals of one request. Definitions are vLLM's: acceptance_length = 1 + num_accepted_tokens / num_drafts, the rate of
+// position i = num_accepted_tokens_per_position[i] / num_drafts (unconditional). Tokens that a stop cut off count
+// neither as accepted nor as emitted.
+struct SpeculationMetrics {
+  int64_t num_drafts = 0;        // verify steps that had drafts
+  int64_t num_draft_tokens = 0;  // drafts verified
+  int64_t num_accepted_tokens = 0;
+  std::vector<int64_t> num_accepted_tokens_per_position;  // [num_speculative_tokens of the request]
+};
+
+struct StepOutput {
+  int64_t request_id = 0;
+  std::vector<int32_t> new_token_ids;
+  FinishReason finish_reason = FinishReason::kNone;
+  int32_t stop_token_id = -1;  // which id ended it, for kStop
+  std::string error;           // why, for kError
+  SpeculationMetrics metrics;  // totals so far
+};
+
+struct EngineInfo {
+  std::string instruction_set;
+  int32_t num_threads = 0;
+  int32_t vocab_size = 0;
+  int32_t max_model_len = 0;
+  int32_t page_size = 0;
+  int64_t num_pages = 0;
+  int64_t num_free_pages = 0;
+  int64_t weight_bytes = 0;
+  int64_t draft_weight_bytes = 0;
+  int64_t kv_cache_bytes = 0;  // reserved; a page becomes resident when it is first used
+  std::vector<int32_t> eos_token_ids;
+  std::vector<int32_t> capture_layers;  // canonical k
+  std::string capture_rule;             // which rule resolved them
+  std::string dtype, kv_cache_dtype;
+  int32_t draft_vocab_size = 0;
+  int32_t num_speculative_tokens = 0;
+};
+
+// Wall time by kind of work since the last call, in nanoseconds; zero unless EngineConfig::profile.
+struct EngineProfile {
+  int64_t num_steps = 0;
+  int64_t step = 0;       // whole steps
+  int64_t linear = 0;     // projections of the target
+  int64_t attention = 0;  // KV append and attention of the target
+  int64_t logits = 0;     // last norm, head, sampling and verification
+  int64_t draft = 0;      // observing and proposing
+  int64_t other = 0;      // step minus all of these
+};
+
+class Engine {
+ public:
+  // Loads target and draft. Throws Error: kCheckpoint, kUnsupported, kInvalidArgument, kResource.
+  explicit Engine(const EngineConfig& config);
+  ~Engine();
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+
+  // request_id: any number not in use. prompt: 1 .. max_model_len - 1 ids. Throws Error(kInvalidArgument) and leaves
+  // every other request alone.
+  void add_request(int64_t request_id, std::span<const int32_t> prompt_token_ids, const SamplingParams& params);
+  // True if the request was there; it yields no further output.
+  bool cancel(int64_t request_id);
+  bool has_unfinished_requests() const;
+
+  // One batched step: drafts, verifies and prefills. At most one output per request.
+  std::vector<StepOutput> step();
+  // The oracle: no speculation, one sequence after the other, one token a call. Requests that step() has begun must not
+  // be mixed in.
+  std::vector<StepOutput> step_simple();
+
+  // Throws Error(kInternal) if an invariant of requests, pages or draft state is broken.
+  void check() const;
+  EngineInfo info() const;
+  EngineProfile take_profile();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace eagle31rt
