@@ -1,0 +1,112 @@
+#include <limits>
+
+#include "base/check.h"
+#include "device/execution_context.h"
+#include "ops/op_cases.h"
+#include "ops/ops.h"
+
+namespace eagle31rt {
+
+namespace {
+
+enum class Residual { kNone, kSeparate, kInPlace };
+
+struct Variant {
+  DType dtype;
+  int64_t in_features;
+  int64_t out_features;
+  bool has_bias;
+  Residual residual;
+};
+
+// Widths around the panel (32) and the vector (16); depths around the blocks of the k loop (128).
+constexpr Variant kVariants[] = {
+    {DType::kFloat32, 8, 1, false, Residual::kNone},          {DType::kBFloat16, 8, 31, true, Residual::kNone},
+    {DType::kFloat16, 24, 33, false, Residual::kSeparate},    {DType::kFloat32, 576, 33, true, Residual::kInPlace},
+    {DType::kBFloat16, 576, 96, false, Residual::kInPlace},   {DType::kFloat16, 576, 64, true, Residual::kNone},
+    {DType::kBFloat16, 130, 1000, true, Residual::kSeparate}, {DType::kBFloat16, 1536, 48, false, Residual::kNone},
+    {DType::kFloat32, 1, 17, false, Residual::kNone},
+};
+
+// Streams of fill_row.
+enum : uint64_t { kInputStream, kResidualStream, kWeightStream, kBiasStream };
+
+constexpr int64_t kStridePadding = 3;
+
+class LinearCase : public OpCase {
+ public:
+  LinearCase(const Variant& variant, std::span<const uint64_t> row_ids)
+      : variant_(variant),
+        num_rows_(static_cast<int64_t>(row_ids.size())),
+        weight_(variant.dtype, variant.out_features, variant.in_features),
+        input_(row_ids.size() * input_stride(), std::numeric_limits<float>::quiet_NaN()),
+        residual_(row_ids.size() * output_stride()),
+        bias_(static_cast<size_t>(variant.out_features)) {
+    std::vector<float> row(static_cast<size_t>(variant.in_features));
+    for (int64_t o = 0; o < variant.out_features; ++o) {
+      fill_row(row, static_cast<uint64_t>(o), kWeightStream, 0.1f);
+      weight_.write_rows(o, row.data(), DType::kFloat32, 1);
+    }
+    fill_row(bias_, 0, kBiasStream);
+    for (size_t r = 0; r < row_ids.size(); ++r) {
+      fill_row({input_.data() + r * input_stride(), row.size()}, row_ids[r], kInputStream);
+      fill_row({residual_.data() + r * output_stride(), bias_.size()}, row_ids[r], kResidualStream);
+    }
+  }
+
+  void run(ExecutionContext& context) override { context.ops.linear(prepare(), context); }
+  void run_reference() override { reference::linear(prepare()); }
+
+  std::span<const std::byte> output(int64_t row) const override {
+    return std::as_bytes(std::span(output_).subspan(static_cast<size_t>(row) * output_stride(), bias_.size()));
+  }
+
+ private:
+  size_t input_stride() const { return static_cast<size_t>(variant_.in_features + kStridePadding); }
+  size_t output_stride() const { return static_cast<size_t>(variant_.out_features + kStridePadding); }
+
+  LinearParams prepare() {
+    const bool in_place = variant_.residual == Residual::kInPlace;
+    output_ = in_place ? residual_ : std::vector<float>(residual_.size(), std::numeric_limits<float>::quiet_NaN());
+    LinearParams params{};
+    params.input = input_.data();
+    params.weight = weight_.view();
+    params.bias = variant_.has_bias ? bias_.data() : nullptr;
+    params.residual = variant_.residual == Residual::kNone ? nullptr : in_place ? output_.data() : residual_.data();
+    params.output = output_.data();
+    params.num_rows = num_rows_;
+    params.input_stride = static_cast<int64_t>(input_stride());
+    params.output_stride = static_cast<int64_t>(output_stride());
+    return params;
+  }
+
+  Variant variant_;
+  int64_t num_rows_;
+  PackedWeight weight_;
+  std::vector<float> input_, residual_, bias_, output_;
+};
+
+std::string describe(const Variant& variant) {
+  std::string text = concat(dtype_name(variant.dtype), " ", variant.in_features, "->", variant.out_features);
+  if (variant.has_bias) text += " bias";
+  if (variant.residual == Residual::kSeparate) text += " residual";
+  if (variant.residual == Residual::kInPlace) text += " residual in place";
+  return text;
+}
+
+}  // namespace
+
+OpEntry linear_cases() {
+  OpEntry entry;
+  entry.name = "linear";
+  for (const Variant& variant : kVariants) entry.variants.push_back(describe(variant));
+  // Inputs below 1 and weights below 0.1: partial sums stay near sqrt(K) / 30, below 1.5, so K = 1536 roundings of half
+  // a unit (2^-24) add up to 4e-6 if independent.
+  entry.tolerance = {2e-5, 1e-6};
+  entry.make = [](int variant, std::span<const uint64_t> row_ids) -> std::unique_ptr<OpCase> {
+    return std::make_unique<LinearCase>(kVariants[variant], row_ids);
+  };
+  return entry;
+}
+
+}  // namespace eagle31rt
