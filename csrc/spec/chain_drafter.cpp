@@ -87,7 +87,8 @@ void ChainDrafter::choose_tokens(std::span<const DraftRequest> requests, int32_t
                       .num_rows = static_cast<int64_t>(active_.size()),
                       .vocab_size = draft_vocab,
                       .logits_stride = draft_vocab,
-                      .purpose = RandomPurpose::kDraft},
+                      .purpose = NoisePurpose::kDraft,
+                      .noise_index = static_cast<uint32_t>(step)},
                      context);
 }
 
