@@ -1,0 +1,132 @@
+// Philox, exp, the sampling law and verification, for tests/test_philox.py, test_numerics.py, test_op_sample.py and
+// test_verification_law.py.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/numerics.h"
+#include "base/philox.h"
+#include "bindings/testing.h"
+#include "device/execution_context.h"
+#include "ops/ops.h"
+#include "ops/sample/exp_variants.h"
+
+namespace py = pybind11;
+
+namespace eagle31rt {
+
+namespace {
+
+template <typename T>
+using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+const Ops& ops_by_name(const std::string& name) {
+  const OpsList list = available_cpu_ops();
+  for (int i = 0; i < list.count; ++i) {
+    if (name == list.items[i]->name) return *list.items[i];
+  }
+  fail(ErrorCode::kInvalidArgument, "instruction set \"", name, "\" is not available here");
+}
+
+Array<float> exponentials(const Array<float>& x, const std::string& instruction_set) {
+  Array<float> y(x.size());
+  if (instruction_set == "scalar") {
+    for (py::ssize_t i = 0; i < x.size(); ++i) y.mutable_data()[i] = numerics::exp_float(x.data()[i]);
+  } else {
+    exp_variant(ops_by_name(instruction_set).name)(x.data(), y.mutable_data(), x.size());
+  }
+  return y;
+}
+
+// A batch of rows as Python gives it: a dict of arrays, one entry per row each. Keeps the arrays alive.
+struct RowBatch {
+  Array<float> logits;  // [R, stride]
+  std::vector<SamplingRow> rows;
+  Array<int32_t> masked_begin, masked_ids;
+  bool masked = false;
+
+  RowBatch(const Array<float>& row_logits, const py::dict& columns) : logits(row_logits), rows(row_logits.shape(0)) {
+    const auto temperature = columns["temperature"].cast<Array<float>>();
+    const auto top_k = columns["top_k"].cast<Array<int32_t>>();
+    const auto top_p = columns["top_p"].cast<Array<float>>();
+    const auto min_p = columns["min_p"].cast<Array<float>>();
+    const auto seed = columns["seed"].cast<Array<uint64_t>>();
+    const auto position = columns["position"].cast<Array<int64_t>>();
+    for (size_t r = 0; r < rows.size(); ++r) {
+      rows[r] = {temperature.at(r), top_k.at(r), top_p.at(r), min_p.at(r), seed.at(r), position.at(r)};
+    }
+    masked = columns.contains("masked_begin");
+    if (masked) {
+      masked_begin = columns["masked_begin"].cast<Array<int32_t>>();
+      masked_ids = columns["masked_ids"].cast<Array<int32_t>>();
+    }
+  }
+
+  SampleParams params(int64_t vocab_size) const {
+    E31_CHECK(vocab_size >= 1 && vocab_size <= logits.shape(1), kInvalidArgument, "vocab_size is ", vocab_size);
+    SampleParams params = {};
+    params.logits = logits.data();
+    params.rows = rows.data();
+    params.masked_begin = masked ? masked_begin.data() : nullptr;
+    params.masked_ids = masked ? masked_ids.data() : nullptr;
+    params.num_rows = static_cast<int64_t>(rows.size());
+    params.vocab_size = vocab_size;
+    params.logits_stride = logits.shape(1);
+    return params;
+  }
+};
+
+std::pair<Array<int32_t>, py::object> run_sample(const std::string& instruction_set, const Array<float>& logits,
+                                                 const py::dict& columns, int64_t vocab_size, uint32_t purpose,
+                                                 uint32_t noise_index, bool weights, int num_threads) {
+  const RowBatch batch(logits, columns);
+  SampleParams params = batch.params(vocab_size);
+  Array<int32_t> token_ids(params.num_rows);
+  params.token_ids = token_ids.mutable_data();
+  params.purpose = static_cast<NoisePurpose>(purpose);
+  params.noise_index = noise_index;
+  py::object law = py::none();
+  if (weights) {
+    Array<uint64_t> array({params.num_rows, vocab_size});
+    params.weights = array.mutable_data();
+    law = array;
+  }
+  if (instruction_set == "reference") {
+    reference::sample(params);
+  } else {
+    ThreadPool pool(num_threads);
+    const Ops& ops = ops_by_name(instruction_set);
+    ExecutionContext context{pool, ops};
+    ops.sample(params, context);
+  }
+  return {token_ids, law};
+}
+
+}  // namespace
+
+void bind_testing_sampling(py::module_& module) {
+  module.def("philox4x32", [](std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+    const PhiloxBlock out = philox4x32({{counter[0], counter[1], counter[2], counter[3]}}, key[0], key[1]);
+    return std::array<uint32_t, 4>{out.word[0], out.word[1], out.word[2], out.word[3]};
+  });
+  module.def("random_bits64", [](uint64_t seed, int64_t position, uint32_t purpose, uint32_t index) {
+    return random_bits64(seed, position, static_cast<NoisePurpose>(purpose), index);
+  });
+  module.def("derive_seed", &derive_seed);
+  module.def("instruction_sets", [] {
+    std::vector<std::string> names;
+    for (int i = 0; i < available_cpu_ops().count; ++i) names.push_back(available_cpu_ops().items[i]->name);
+    return names;
+  });
+  module.def("exponentials", &exponentials, py::arg("x"), py::arg("instruction_set"));
+  module.def("sample", &run_sample, py::arg("instruction_set"), py::arg("logits"), py::arg("columns"),
+             py::arg("vocab_size"), py::arg("purpose") = 0, py::arg("noise_index") = 0, py::arg("weights") = false,
+             py::arg("num_threads") = 1);
+}
+
+}  // namespace eagle31rt
