@@ -1,5 +1,5 @@
-// Runs body(row) for every row: on the calling thread when the whole work is smaller than what a fork saves, else on the
-// pool. A decode step has 1-8 rows and about 100 such calls, a fork costs about 0.5 us.
+// Runs body(row) for every row: on the calling thread when the whole work is smaller than what a fork saves, else on
+// the pool. A decode step has 1-8 rows and about 100 such calls, a fork costs about 0.5 us.
 #pragma once
 
 #include <cstdint>

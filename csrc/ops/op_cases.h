@@ -43,7 +43,8 @@ const std::vector<OpEntry>& op_table();
 
 // Inputs of cases. Equal arguments give equal values on every machine; `stream` tells the inputs of a row apart.
 // Row ids from kHostileRow on ask for a row that must not disturb its neighbours: by id % 6 all zeros, all +-Inf, all
-// NaN, huge, subnormal, or random with a few of each. Tests compare such a row for row-exactness but not with the reference.
+// NaN, huge, subnormal, or random with a few of each. Tests compare such a row for row-exactness but not with the
+// reference.
 inline constexpr uint64_t kHostileRow = uint64_t{1} << 32;
 
 // Uniform in [-scale, scale), or hostile.

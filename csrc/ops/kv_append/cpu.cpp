@@ -1,7 +1,6 @@
-#include "ops/kv_append/kv_append.h"
-
 #include "base/half.h"
 #include "ops/for_each_row.h"
+#include "ops/kv_append/kv_append.h"
 
 namespace eagle31rt::E31_ISA {
 

@@ -1,10 +1,9 @@
 // Work item: (KV head, rows of one request). The splits of its KV are unpacked one after the other into a tile that all
 // rows and all heads of the group share; register blocks of queries (row, head) then compute on it.
-#include "ops/paged_attention/paged_attention.h"
-
 #include "device/execution_context.h"
 #include "ops/paged_attention/block_kernels.h"
 #include "ops/paged_attention/kv_tile.h"
+#include "ops/paged_attention/paged_attention.h"
 
 namespace eagle31rt::E31_ISA {
 
@@ -17,10 +16,10 @@ constexpr float kMinusInfinity = -__builtin_inff();
 // What one thread needs for one item. Static per thread: too large for a stack of unknown size.
 struct Workspace {
   KvTile tile;
-  alignas(64) float query[kMaxQueries * kQueryStride];        // scaled
-  alignas(64) float score[kMaxQueries * kAttentionSplit];     // then the weights p
-  alignas(64) float split_output[kMaxQueries * kQueryStride]; // o of the current split
-  alignas(64) float output[kMaxQueries * kQueryStride];       // O so far
+  alignas(64) float query[kMaxQueries * kQueryStride];         // scaled
+  alignas(64) float score[kMaxQueries * kAttentionSplit];      // then the weights p
+  alignas(64) float split_output[kMaxQueries * kQueryStride];  // o of the current split
+  alignas(64) float output[kMaxQueries * kQueryStride];        // O so far
   alignas(64) float split_max[kMaxQueries], split_sum[kMaxQueries];
   alignas(64) float max[kMaxQueries], sum[kMaxQueries];
   int end[kMaxQueries];  // visible positions of the current split end here

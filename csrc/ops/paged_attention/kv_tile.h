@@ -18,13 +18,13 @@ struct KvTile {
 
 // One KV head of one request.
 struct KvHead {
-  const void* key;            // first page's block of this head
+  const void* key;  // first page's block of this head
   const void* value;
   const int32_t* page_table;  // of the request
   int64_t page_stride;        // elements between the blocks of consecutive pages
   int64_t page_size;
   int head_dim;
-  int padded_dim;             // head_dim rounded up to a multiple of 32
+  int padded_dim;  // head_dim rounded up to a multiple of 32
   DType dtype;
 };
 
@@ -95,10 +95,12 @@ void unpack_aligned(const KvHead& kv, int64_t start, int first, int end, KvTile&
     const int64_t entry = start + t, offset = entry % kv.page_size;
     const int64_t block = kv.page_table[entry / kv.page_size] * kv.page_stride;
     const Storage* key = static_cast<const Storage*>(kv.key) + block + offset;
-    for (int d = 0; d < kv.head_dim; ++d) store(tile.key + d * kAttentionSplit + t, Cache::widen(key + d * kv.page_size));
+    for (int d = 0; d < kv.head_dim; ++d)
+      store(tile.key + d * kAttentionSplit + t, Cache::widen(key + d * kv.page_size));
     const Storage* value = static_cast<const Storage*>(kv.value) + block + offset * kv.head_dim;
     for (int i = first > t ? first - t : 0; i < 16 && t + i < end; ++i) {
-      unpack_value_row<Cache>(value + i * kv.head_dim, kv.head_dim, kv.padded_dim, tile.value + (t + i) * kv.padded_dim);
+      unpack_value_row<Cache>(value + i * kv.head_dim, kv.head_dim, kv.padded_dim,
+                              tile.value + (t + i) * kv.padded_dim);
     }
   }
 }

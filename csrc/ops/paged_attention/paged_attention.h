@@ -37,21 +37,22 @@ constexpr int32_t kAttentionSplit = 64;
 constexpr int32_t kMaxHeadDim = 256;  // and a multiple of 8
 
 struct PagedAttentionParams {
-  const float* query;             // [num_rows, query_stride]: num_heads heads of head_dim, rotated
-  float* output;                  // [num_rows, num_heads * head_dim]
+  const float* query;  // [num_rows, query_stride]: num_heads heads of head_dim, rotated
+  float* output;       // [num_rows, num_heads * head_dim]
   KvCacheView cache;
-  const int32_t* page_table;      // [num_requests, page_table_stride]
-  const int32_t* row_begin;       // [num_requests + 1]
-  const int32_t* kv_begin;        // [num_requests] first visible KV index, at most kv_length (a draft's index 0 holds nothing)
+  const int32_t* page_table;  // [num_requests, page_table_stride]
+  const int32_t* row_begin;   // [num_requests + 1]
+  const int32_t*
+      kv_begin;  // [num_requests] first visible KV index, at most kv_length (a draft's index 0 holds nothing)
   const int32_t* kv_length;       // [num_requests] KV entries before this step's rows
   const uint64_t* ancestor_mask;  // [num_rows, mask_words] or null; bits of rows of the same request, word 0 first
   int64_t num_requests;
   int64_t num_rows;
-  int64_t query_stride;           // elements between rows
+  int64_t query_stride;  // elements between rows
   int32_t page_table_stride;
-  int32_t mask_words;             // 64-bit words per row
+  int32_t mask_words;  // 64-bit words per row
   int32_t num_heads;
-  float scale;                    // usually head_dim^-0.5
+  float scale;  // usually head_dim^-0.5
 };
 
 }  // namespace eagle31rt

@@ -1,6 +1,5 @@
-#include "ops/rms_norm/rms_norm.h"
-
 #include "ops/for_each_row.h"
+#include "ops/rms_norm/rms_norm.h"
 #include "ops/rms_norm/row_norm.h"
 
 namespace eagle31rt::E31_ISA {

@@ -1,7 +1,6 @@
-#include "ops/rope/rope.h"
-
 #include "device/cpu/simd.h"
 #include "ops/for_each_row.h"
+#include "ops/rope/rope.h"
 
 namespace eagle31rt::E31_ISA {
 

@@ -1,15 +1,12 @@
-#include "ops/silu_mul/silu_mul.h"
-
 #include "device/cpu/simd.h"
 #include "ops/for_each_row.h"
+#include "ops/silu_mul/silu_mul.h"
 
 namespace eagle31rt::E31_ISA {
 
 namespace {
 
-Lanes silu_times(Lanes gate, Lanes up) {
-  return mul(div(gate, add(broadcast(1.0f), exp(sub(zero(), gate)))), up);
-}
+Lanes silu_times(Lanes gate, Lanes up) { return mul(div(gate, add(broadcast(1.0f), exp(sub(zero(), gate)))), up); }
 
 }  // namespace
 
