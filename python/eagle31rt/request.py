@@ -1,0 +1,79 @@
+"""What the Python side keeps of a running request: text so far, samples, finish reasons."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eagle31rt.detokenizer import IncrementalDetokenizer
+from eagle31rt.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from eagle31rt.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from eagle31rt._core import StepOutput
+
+
+class Sample:
+    """One of the n samples of a request; an engine request of its own."""
+
+    def __init__(self, index: int, detokenizer: IncrementalDetokenizer | None, silent_stop_ids: frozenset[int]) -> None:
+        """`silent_stop_ids`: ends of sequence, which vLLM does not report as `stop_reason`."""
+        self.output = CompletionOutput(index=index, text="", token_ids=[])
+        self.metrics = RequestMetrics()
+        self._detokenizer = detokenizer
+        self._silent_stop_ids = silent_stop_ids
+
+    @property
+    def finished(self) -> bool:
+        return self.output.finish_reason is not None
+
+    def apply(self, step: StepOutput) -> None:
+        """Adds what one engine step gave. The stop token counts among the ids but leaves no text."""
+        shown = list(step.new_token_ids)
+        self.output.token_ids.extend(shown)
+        if step.finish_reason == "stop" and shown and shown[-1] == step.stop_token_id:
+            shown.pop()
+        if self._detokenizer is not None:
+            self.output.text += self._detokenizer.add(shown)
+        counters = step.metrics
+        self.metrics = RequestMetrics(
+            num_drafts=counters.num_drafts,
+            num_draft_tokens=counters.num_draft_tokens,
+            num_accepted_tokens=counters.num_accepted_tokens,
+            num_accepted_tokens_per_position=list(counters.num_accepted_tokens_per_position),
+        )
+        if step.finish_reason:
+            self._finish(step)
+
+    def _finish(self, step: StepOutput) -> None:
+        if self._detokenizer is not None:
+            self.output.text += self._detokenizer.finish()
+        self.output.finish_reason = step.finish_reason
+        if step.finish_reason == "error":
+            self.output.stop_reason = step.error
+        elif step.finish_reason == "stop" and step.stop_token_id not in self._silent_stop_ids:
+            self.output.stop_reason = step.stop_token_id
+
+
+class Request:
+    """One prompt with its samples, before and while it runs."""
+
+    def __init__(self, text: str | None, token_ids: list[int], params: SamplingParams) -> None:
+        self.request_id = -1  # until it is submitted
+        self.text = text
+        self.token_ids = token_ids
+        self.params = params
+        self.samples: list[Sample] = []
+
+    @property
+    def finished(self) -> bool:
+        return all(sample.finished for sample in self.samples)
+
+    def output(self) -> RequestOutput:
+        return RequestOutput(
+            request_id=str(self.request_id),
+            prompt=self.text,
+            prompt_token_ids=self.token_ids,
+            outputs=[sample.output for sample in self.samples],
+            finished=self.finished,
+            metrics=RequestMetrics.total(sample.metrics for sample in self.samples),
+        )
