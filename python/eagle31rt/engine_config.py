@@ -78,6 +78,6 @@ def model_directory(model: str | os.PathLike[str], argument: str) -> Path:
             f"{argument}: {path} is a file; give the directory that holds config.json and the weights"
         )
     raise CheckpointError(
-        f"{argument}: there is no directory {str(model)!r}. This version does not fetch models from the Hugging Face hub: "
-        "download it (for example `hf download ID --local-dir DIR`) and give the directory"
+        f"{argument}: there is no directory {str(model)!r}. This version does not fetch from the Hugging Face hub: "
+        "download the model (for example `hf download ID --local-dir DIR`) and give the directory"
     )

@@ -1,0 +1,102 @@
+"""The command line: `eagle31rt demo | generate | chat | env`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import NoReturn
+
+from eagle31rt import __version__
+from eagle31rt.errors import Eagle31rtError
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"eagle31rt: error: {message}\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit status: 0, 2 for a reported error, 1 if the demo's ids differ."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without the model's characters must not end the run
+    parsed = make_parser().parse_args(arguments)
+    try:
+        from eagle31rt import commands
+
+        status: int = getattr(commands, f"run_{parsed.command}")(parsed)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # The reader (head, less) has gone; give the interpreter nothing to flush into the closed pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except (Eagle31rtError, OSError, MemoryError, ImportError) as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        print(f"eagle31rt: error: {message}", file=sys.stderr)
+        return 2
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="eagle31rt", description="LLM inference with EAGLE-3.1 speculative decoding.")
+    parser.add_argument("--version", action="version", version=f"eagle31rt {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_demo(commands.add_parser("demo", help="fetch a small model, compare plain and speculative decoding"))
+    _add_generate(commands.add_parser("generate", help="complete prompts"))
+    _add_chat(commands.add_parser("chat", help="talk to a model, turn by turn"))
+    env = commands.add_parser("env", help="version, instruction sets, threads, environment variables, cache folder")
+    env.add_argument("--json", action="store_true", help="print one JSON line")
+    return parser
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--num-speculative-tokens", type=int, default=3, metavar="K", help="draft length (default 3)")
+    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="tokens an answer (default 128)")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: physical cores)")
+    parser.add_argument("--json", action="store_true", help="text to standard error, one JSON line to standard output")
+    parser.add_argument("--paths", action="store_true", help="only prepare the models and print their paths as JSON")
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    _add_prompts(
+        parser, "prompt; may be repeated", "JSON lines, each a string or an object with 'prompt' or 'prompt_token_ids'"
+    )
+    parser.add_argument("--chat", action="store_true", help="pass each prompt through the chat template")
+
+
+def _add_chat(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    _add_prompts(parser, "a turn instead of standard input; may be repeated", "turns as JSON lines")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+
+
+def _add_prompts(parser: argparse.ArgumentParser, prompt_help: str, file_help: str) -> None:
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--prompt", action="append", metavar="TEXT", help=prompt_help)
+    source.add_argument("--prompt-file", metavar="F.jsonl", help=file_help)
+    parser.add_argument("--json", action="store_true", help="one JSON line a prompt: ids, text, finish reason, metrics")
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, metavar="DIR", help="Hugging Face directory of the target")
+    parser.add_argument("--draft", metavar="DIR", help="directory of an EAGLE-3 or EAGLE-3.1 draft")
+    parser.add_argument("--num-speculative-tokens", type=int, metavar="K", help="draft length (default 3 with --draft)")
+    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="default 128")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 = greedy (default)")
+    parser.add_argument("--top-k", type=int, default=0, metavar="N", help="0 = off (default)")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1 = off (default)")
+    parser.add_argument("--min-p", type=float, default=0.0, metavar="P", help="0 = off (default)")
+    parser.add_argument("--seed", type=int, metavar="S", help="default: a fresh one per prompt")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: physical cores)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""What the commands of cli.py do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from eagle31rt import __version__
+from eagle31rt.environment import ENVIRONMENT_VARIABLES, cache_folder
+from eagle31rt.errors import InternalError, InvalidArgumentError
+from eagle31rt.llm import LLM, PromptInput
+from eagle31rt.outputs import RequestOutput, StreamPiece
+from eagle31rt.sampling_params import SamplingParams
+
+_DEFAULT_DRAFT_LENGTH = 3
+
+
+def run_demo(arguments: argparse.Namespace) -> int:
+    from eagle31rt.demo import run_demo
+    from eagle31rt.demo_model import prepare_demo_pair
+
+    pair = prepare_demo_pair()
+    if arguments.paths:
+        print(json.dumps({"target": str(pair.target), "draft": str(pair.draft)}))
+        return 0
+    result = run_demo(
+        pair,
+        Console(stderr=arguments.json, highlight=False),
+        num_speculative_tokens=arguments.num_speculative_tokens,
+        max_tokens=arguments.max_tokens,
+        num_threads=arguments.threads,
+    )
+    if arguments.json:
+        print(json.dumps(result.to_dict()))
+    return 0 if result.identical else 1
+
+
+def run_generate(arguments: argparse.Namespace) -> int:
+    prompts = _given_prompts(arguments)
+    if prompts is None:
+        raise InvalidArgumentError("give --prompt TEXT or --prompt-file F.jsonl")
+    params = _sampling_params(arguments)
+    llm = _load(arguments)
+    if len(prompts) == 1 and not arguments.json:
+        _print_stream(_stream(llm, prompts[0], params, arguments.chat))
+        return 0
+    outputs = _complete(llm, prompts, params, arguments.chat)
+    for output in outputs:
+        _print_output(output, arguments.json)
+    _raise_failure(outputs)
+    return 0
+
+
+def run_chat(arguments: argparse.Namespace) -> int:
+    params = _sampling_params(arguments)
+    turns = _given_prompts(arguments)
+    llm = _load(arguments)
+    messages = [{"role": "system", "content": arguments.system}] if arguments.system is not None else []
+    for turn in _typed_turns() if turns is None else turns:
+        messages.append({"role": "user", "content": _text(turn)})
+        if arguments.json:
+            output = llm.chat(messages, params, use_tqdm=False)[0]
+            _print_output(output, as_json=True)
+            _raise_failure([output])
+        else:
+            output = _print_stream(llm.stream_chat(messages, params))
+        messages.append({"role": "assistant", "content": output.outputs[0].text})
+    return 0
+
+
+def run_env(arguments: argparse.Namespace) -> int:
+    from eagle31rt import _core
+
+    cpu = _core.cpu_info()
+    facts: dict[str, Any] = {
+        "version": __version__,
+        "instruction_set": cpu["instruction_set"],
+        "available_instruction_sets": cpu["available_instruction_sets"],
+        "threads": cpu["num_physical_cores"],
+        "cache_folder": str(cache_folder()),
+        "environment": {name: os.environ.get(name) for name in ENVIRONMENT_VARIABLES},
+    }
+    if arguments.json:
+        print(json.dumps(facts))
+        return 0
+    print(f"eagle31rt {__version__}")
+    print(f"instruction set: {facts['instruction_set']} (available: {', '.join(facts['available_instruction_sets'])})")
+    print(f"threads by default: {facts['threads']} (physical cores)")
+    print(f"cache folder: {facts['cache_folder']}")
+    print("environment variables:")
+    for name, meaning in ENVIRONMENT_VARIABLES.items():
+        print(f"  {name}={os.environ.get(name, '')}  # {meaning}")
+    return 0
+
+
+def _load(arguments: argparse.Namespace) -> LLM:
+    speculation: dict[str, Any] | None = None
+    length = arguments.num_speculative_tokens
+    if arguments.draft is not None:
+        length = _DEFAULT_DRAFT_LENGTH if length is None else length
+        speculation = {"method": "eagle3", "model": arguments.draft, "num_speculative_tokens": length}
+    elif length:
+        raise InvalidArgumentError("--num-speculative-tokens needs --draft DIR")
+    return LLM(arguments.model, speculative_config=speculation, num_threads=arguments.threads)
+
+
+def _sampling_params(arguments: argparse.Namespace) -> SamplingParams:
+    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
+    return SamplingParams(**{name: getattr(arguments, name) for name in names})
+
+
+def _given_prompts(arguments: argparse.Namespace) -> list[PromptInput] | None:
+    if arguments.prompt_file is None:
+        prompts: list[PromptInput] | None = arguments.prompt
+        return prompts
+    result: list[PromptInput] = []
+    try:
+        lines = Path(arguments.prompt_file).read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{arguments.prompt_file} is not valid UTF-8: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            result.append(_parse_line(line, f"{arguments.prompt_file}, line {number}"))
+    return result
+
+
+def _parse_line(line: str, place: str) -> PromptInput:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"{place}: not valid JSON: {error}") from error
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and ("prompt" in value or "prompt_token_ids" in value):
+        return {key: value[key] for key in ("prompt", "prompt_token_ids") if key in value}
+    raise InvalidArgumentError(f"{place}: must be a string or an object with 'prompt' or 'prompt_token_ids'")
+
+
+def _text(prompt: PromptInput) -> str:
+    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+    if not isinstance(text, str):
+        raise InvalidArgumentError("a turn of a chat must be text")
+    return text
+
+
+def _conversation(prompt: PromptInput) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": _text(prompt)}]
+
+
+def _complete(llm: LLM, prompts: list[PromptInput], params: SamplingParams, chat: bool) -> list[RequestOutput]:
+    if chat:
+        return llm.chat([_conversation(prompt) for prompt in prompts], params)
+    return llm.generate(prompts, params)
+
+
+def _stream(llm: LLM, prompt: PromptInput, params: SamplingParams, chat: bool) -> Iterator[StreamPiece]:
+    return llm.stream_chat(_conversation(prompt), params) if chat else llm.stream(prompt, params)
+
+
+def _print_stream(pieces: Iterator[StreamPiece]) -> RequestOutput:
+    output: RequestOutput | None = None
+    for piece in pieces:
+        print(piece.text, end="", flush=True)
+        output = piece.output
+    print()
+    if output is None:
+        raise InternalError("the stream ended without a result")
+    _raise_failure([output])
+    return output
+
+
+def _raise_failure(outputs: list[RequestOutput]) -> None:
+    for index, output in enumerate(outputs):
+        sample = output.outputs[0]
+        if sample.finish_reason == "error":
+            raise InternalError(f"prompt {index} failed while it ran: {sample.stop_reason}")
+
+
+def _print_output(output: RequestOutput, as_json: bool) -> None:
+    sample = output.outputs[0]
+    if not as_json:
+        print(f"> {output.prompt if output.prompt is not None else output.prompt_token_ids}\n{sample.text}\n")
+        return
+    line = {"token_ids": sample.token_ids, "text": sample.text, "finish_reason": sample.finish_reason}
+    print(json.dumps({**line, "metrics": output.metrics.to_dict()}), flush=True)
+
+
+def _typed_turns() -> Iterator[PromptInput]:
+    """Lines of standard input; a terminal gets a prompt sign."""
+    interactive = sys.stdin.isatty()
+    while True:
+        if interactive:
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.rstrip("\n")
