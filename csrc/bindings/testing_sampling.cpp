@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "device/execution_context.h"
 #include "ops/ops.h"
 #include "ops/sample/exp_variants.h"
+#include "ops/verify_chain/reference_rules.h"
 
 namespace py = pybind11;
 
@@ -107,6 +109,89 @@ std::pair<Array<int32_t>, py::object> run_sample(const std::string& instruction_
   return {token_ids, law};
 }
 
+// A batch of chains: a RowBatch plus a dict with row_begin and draft_token_ids and, where they apply, draft_logits,
+// draft_to_target and acceptance_rates (verify_chain.h). Keeps the arrays alive.
+struct ChainBatch {
+  RowBatch rows;
+  Array<int32_t> row_begin, draft_token_ids, draft_to_target;
+  Array<float> draft_logits, acceptance_rates;
+  VerifyChainParams params = {};
+
+  ChainBatch(VerifyMethod method, const Array<float>& logits, const py::dict& columns, int64_t vocab_size,
+             const py::dict& chains)
+      : rows(logits, columns),
+        row_begin(chains["row_begin"].cast<Array<int32_t>>()),
+        draft_token_ids(chains["draft_token_ids"].cast<Array<int32_t>>()) {
+    params.method = method;
+    params.target = rows.params(vocab_size);
+    params.row_begin = row_begin.data();
+    params.draft_token_ids = draft_token_ids.data();
+    params.num_requests = row_begin.size() - 1;
+    E31_CHECK(
+        row_begin.at(params.num_requests) == params.target.num_rows && draft_token_ids.size() == params.target.num_rows,
+        kInvalidArgument, "row_begin or draft_token_ids does not fit ", params.target.num_rows, " rows");
+    if (chains.contains("draft_logits")) {
+      draft_logits = chains["draft_logits"].cast<Array<float>>();
+      params.draft_logits = draft_logits.data();
+      params.draft_vocab_size = params.draft_logits_stride = draft_logits.shape(1);
+    }
+    if (chains.contains("draft_to_target")) {
+      draft_to_target = chains["draft_to_target"].cast<Array<int32_t>>();
+      params.draft_to_target = draft_to_target.data();
+    }
+    if (chains.contains("acceptance_rates")) {
+      acceptance_rates = chains["acceptance_rates"].cast<Array<float>>();
+      params.acceptance_rates = acceptance_rates.data();
+    }
+  }
+};
+
+VerifyMethod method_by_name(const std::string& name) {
+  if (name == "equality") return VerifyMethod::kEquality;
+  if (name == "standard") return VerifyMethod::kStandard;
+  if (name == "block") return VerifyMethod::kBlock;
+  E31_CHECK(name == "synthetic", kInvalidArgument, "method is \"", name, "\"");
+  return VerifyMethod::kSynthetic;
+}
+
+std::pair<Array<int32_t>, Array<int32_t>> run_verify_chain(const std::string& instruction_set,
+                                                           const std::string& method, const Array<float>& logits,
+                                                           const py::dict& columns, int64_t vocab_size,
+                                                           const py::dict& chains, int num_threads) {
+  ChainBatch batch(method_by_name(method), logits, columns, vocab_size, chains);
+  VerifyChainParams& params = batch.params;
+  Array<int32_t> num_accepted(params.num_requests), emitted(params.target.num_rows);
+  params.num_accepted = num_accepted.mutable_data();
+  params.emitted_token_ids = emitted.mutable_data();
+  if (instruction_set == "reference") {
+    reference::verify_chain(params);
+  } else {
+    ThreadPool pool(num_threads);
+    const Ops& ops = ops_by_name(instruction_set);
+    ExecutionContext context{pool, ops};
+    ops.verify_chain(params, context);
+  }
+  return {num_accepted, emitted};
+}
+
+// Per request: acceptance probabilities (coins left out) and, for every number of accepted drafts, the integer weights
+// of the token emitted after them.
+py::list accept_probabilities(const std::string& method, const Array<float>& logits, const py::dict& columns,
+                              int64_t vocab_size, const py::dict& chains) {
+  const ChainBatch batch(method_by_name(method), logits, columns, vocab_size, chains);
+  py::list out;
+  for (int64_t request = 0; request < batch.params.num_requests; ++request) {
+    const reference::Acceptance acceptance = reference::chain_acceptance(batch.params, request);
+    py::list emissions;
+    for (size_t n = 0; n < acceptance.scales.size(); ++n) {
+      emissions.append(
+          reference::emission_weights(batch.params, request, static_cast<int64_t>(n), acceptance.scales[n]));
+    }
+    out.append(py::make_tuple(acceptance.probabilities, emissions));
+  }
+  return out;
+}
+
 }  // namespace
 
 void bind_testing_sampling(py::module_& module) {
@@ -127,6 +212,10 @@ void bind_testing_sampling(py::module_& module) {
   module.def("sample", &run_sample, py::arg("instruction_set"), py::arg("logits"), py::arg("columns"),
              py::arg("vocab_size"), py::arg("purpose") = 0, py::arg("noise_index") = 0, py::arg("weights") = false,
              py::arg("num_threads") = 1);
+  module.def("verify_chain", &run_verify_chain, py::arg("instruction_set"), py::arg("method"), py::arg("logits"),
+             py::arg("columns"), py::arg("vocab_size"), py::arg("chains"), py::arg("num_threads") = 1);
+  module.def("accept_probabilities", &accept_probabilities, py::arg("method"), py::arg("logits"), py::arg("columns"),
+             py::arg("vocab_size"), py::arg("chains"));
 }
 
 }  // namespace eagle31rt
