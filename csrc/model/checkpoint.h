@@ -19,11 +19,11 @@ namespace eagle31rt {
 
 struct TensorEntry {
   std::string name;
-  std::string dtype_name;          // as the file spells it: "BF16", "F8_E4M3", ...
-  DType dtype = DType::kFloat32;   // meaningful if supported_dtype
+  std::string dtype_name;         // as the file spells it: "BF16", "F8_E4M3", ...
+  DType dtype = DType::kFloat32;  // meaningful if supported_dtype
   bool supported_dtype = true;
   std::vector<int64_t> shape;
-  const std::byte* data = nullptr; // inside the map, unaligned
+  const std::byte* data = nullptr;  // inside the map, unaligned
   int64_t num_bytes = 0;
 
   int64_t num_elements() const;
@@ -36,7 +36,7 @@ class Checkpoint {
  public:
   // Opens model.safetensors, or model.safetensors.index.json and its shards.
   static Checkpoint open(const std::string& directory);
-  // One safetensors image in memory (tests, fuzzing).
+  // One safetensors image in memory, which the caller keeps alive (tests, fuzzing).
   static Checkpoint from_memory(const std::byte* data, size_t num_bytes, const std::string& source);
 
   const std::string& directory() const { return directory_; }

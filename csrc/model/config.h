@@ -16,15 +16,17 @@ enum class RopeKind { kDefault, kLinear, kLlama3, kYarn };
 struct RopeConfig {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;
-  int32_t rotary_dim = 0;     // rotated part of a head, even
-  bool interleaved = false;   // gpt-j pairs (2i, 2i+1) instead of halves
-  double factor = 1.0;        // linear, llama3, yarn
-  double low_freq_factor = 1.0, high_freq_factor = 4.0;      // llama3
-  double original_max_position_embeddings = 0;               // llama3, yarn
-  double beta_fast = 32.0, beta_slow = 1.0;                  // yarn
-  std::optional<double> attention_factor;                    // yarn; otherwise from factor / mscale / mscale_all_dim
-  double mscale = 0, mscale_all_dim = 0;                     // yarn
-  bool truncate = true;                                      // yarn: floor / ceil of the correction range
+  int32_t rotary_dim = 0;                                // rotated part of a head, even
+  bool interleaved = false;                              // gpt-j pairs (2i, 2i+1) instead of halves
+  double factor = 1.0;                                   // linear, llama3, yarn
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
+  double original_max_position_embeddings = 0;           // llama3, yarn
+  double beta_fast = 32.0, beta_slow = 1.0;              // yarn
+  std::optional<double> attention_factor;                // yarn; otherwise from factor / mscale / mscale_all_dim
+  double mscale = 0, mscale_all_dim = 0;                 // yarn
+  bool truncate = true;                                  // yarn: floor / ceil of the correction range
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
 // A llama-family decoder (llama, mistral, smollm, qwen2).
@@ -42,7 +44,7 @@ struct DecoderConfig {
   bool tie_word_embeddings = false;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   RopeConfig rope;
-  DType dtype = DType::kBFloat16;  // torch_dtype / dtype of the file
+  DType dtype = DType::kBFloat16;      // torch_dtype / dtype of the file
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json, in order, distinct
 };
 
@@ -63,18 +65,19 @@ struct DraftConfig {
   // Canonical capture points k: the residual stream after k target layers (0 = embeddings, N = input of the last norm);
   // strictly ascending, 1..8 of them.
   std::vector<int32_t> capture_layers;
-  std::string capture_rule;  // which rule of spec 1.1 resolved them, for messages: "override", "speculators", ...
-  bool fc_norm = false;              // one RMS norm per captured chunk
-  bool norm_before_fc = false;       // one RMS norm over the whole concat
-  bool norm_output = false;          // post-norm feedback
-  bool norm_before_residual = false; // residual = hidden_norm(h)
+  std::string capture_rule;     // which rule of spec 1.1 resolved them, for messages: "override", "speculators", ...
+  bool fc_norm = false;         // one RMS norm per captured chunk
+  bool norm_before_fc = false;  // one RMS norm over the whole concat
+  bool norm_output = false;     // post-norm feedback
+  bool norm_before_residual = false;  // residual = hidden_norm(h)
+  bool tie_word_embeddings = false;   // an own embedding is also the head, unless there is an own head
 };
 
 // Explicit overrides win over whatever the file says.
 struct DraftOverrides {
-  std::vector<int32_t> capture_layers;   // canonical k
-  std::string layer_id_convention;       // "", "residual_index" (k = i) or "layer_output" (k = i + 1)
-  std::string feedback = "auto";         // auto | pre | post
+  std::vector<int32_t> capture_layers;  // canonical k
+  std::string layer_id_convention;      // "", "residual_index" (k = i) or "layer_output" (k = i + 1)
+  std::string feedback = "auto";        // auto | pre | post
 };
 
 // Both take the text of config.json (generation_config.json may be empty) and a name for messages.

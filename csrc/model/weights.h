@@ -20,9 +20,9 @@ struct LayerWeights {
   PackedWeight gate_up;  // [2 * intermediate, hidden]: gate rows, then up rows
   PackedWeight down;     // [hidden, intermediate]
   Vector qkv_bias, output_bias, gate_up_bias, down_bias;  // empty if absent
-  Vector input_norm;           // [hidden] (draft: of the token embedding)
-  Vector hidden_norm;          // [hidden], draft only: of the feature
-  Vector post_attention_norm;  // [hidden]
+  Vector input_norm;                                      // [hidden] (draft: of the token embedding)
+  Vector hidden_norm;                                     // [hidden], draft only: of the feature
+  Vector post_attention_norm;                             // [hidden]
 };
 
 struct DecoderWeights {
@@ -37,7 +37,7 @@ struct DecoderWeights {
 };
 
 struct DraftWeights {
-  PackedWeight fc;         // [hidden, num_captured * target_hidden]
+  PackedWeight fc;  // [hidden, num_captured * target_hidden]
   Vector fc_bias;
   Vector fc_norm;          // [num_captured * target_hidden], concatenated; empty without a norm
   PackedWeight embedding;  // [vocab, hidden]; empty: shared with the target

@@ -1,0 +1,32 @@
+// What decoder and draft configs have in common: sizes, and the refusal of options that this version cannot run.
+#pragma once
+
+#include "model/config.h"
+#include "model/json_reader.h"
+
+namespace eagle31rt {
+
+constexpr int64_t kMaxHiddenSize = 65536;
+constexpr int64_t kMaxVocabSize = int64_t{1} << 22;
+constexpr int64_t kMaxPositionEmbeddings = int64_t{1} << 27;
+
+// Sizes of one llama layer, bounded so that every product of two fits 64 bits with room.
+struct LayerSizes {
+  int32_t hidden_size;
+  int32_t intermediate_size;
+  int32_t num_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;  // a multiple of 8, at most 256
+};
+
+// kv_heads_default: whether a missing num_key_value_heads means num_attention_heads (llama) or is an error.
+LayerSizes parse_layer_sizes(const JsonReader& config, bool kv_heads_default);
+
+// Throws Error(kUnsupported) by key name: quantisation, mixture of experts, an active sliding window, softcapping,
+// multipliers, qk norm, MLA, an activation other than silu.
+void refuse_unsupported_options(const JsonReader& config, int32_t max_position_embeddings);
+
+// "dtype" (transformers 5) or "torch_dtype".
+DType parse_config_dtype(const JsonReader& config, DType fallback);
+
+}  // namespace eagle31rt

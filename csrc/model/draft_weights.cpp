@@ -1,0 +1,222 @@
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "model/weight_loader.h"
+#include "model/weights.h"
+
+namespace eagle31rt {
+namespace {
+
+constexpr const char* kLayer = "layers.0.";
+constexpr const char* kDraftToTarget = "d2t";
+constexpr const char* kTargetToDraft = "t2d";
+
+// Spellings: a leading "model.", SpecForge's "midlayer.", SGLang's older names of the chunk norms.
+std::string canonical_name(const std::string& file_name) {
+  std::string name = strip_model_prefix(file_name);
+  if (name.ends_with("rotary_emb.inv_freq")) return "";
+  if (name.starts_with("midlayer.")) name = kLayer + name.substr(std::strlen("midlayer."));
+  if (name == "aux_norm_low.weight") return "fc_norm.0.weight";
+  if (name == "aux_norm_mid.weight") return "fc_norm.1.weight";
+  if (name == "aux_norm_high.weight") return "fc_norm.2.weight";
+  return name;
+}
+
+void refuse_other_architectures(const CanonicalNames& names) {
+  struct Refused {
+    const char* part;
+    const char* why;
+  };
+  static constexpr Refused kRefused[] = {
+      {"mask_hidden", "P-EAGLE (parallel drafting)"},
+      {"self_attn.q_norm.", "a draft with norms of query and key (the qwen3 graph)"},
+      {"self_attn.k_norm.", "a draft with norms of query and key (the qwen3 graph)"},
+      {"q_a_proj.", "a draft with multi-head latent attention"},
+      {"kv_a_proj", "a draft with multi-head latent attention"},
+      {"weight_scale", "a quantised draft"},
+  };
+  const std::string& source = names.checkpoint().directory();
+  for (const Refused& refused : kRefused) {
+    const TensorEntry* entry = names.find_containing(refused.part);
+    E31_CHECK(entry == nullptr, kUnsupported, source, ": tensor ", quote(entry->name), " belongs to ", refused.why,
+              ", which is not supported");
+  }
+  const TensorEntry* second_layer = names.find_containing("layers.1.");
+  const bool has_fc = names.find("fc.weight") != nullptr;
+  E31_CHECK(has_fc, kCheckpoint, source, " is not an EAGLE draft: it has no fc.weight",
+            second_layer != nullptr ? " and more than one layer, so it looks like a whole model" : "",
+            "; give a checkpoint made for this target");
+  E31_CHECK(second_layer == nullptr, kUnsupported, source, ": tensor ", quote(second_layer->name),
+            " belongs to a second layer; drafts of more than one layer are not supported");
+}
+
+// A switch and its tensors must come together: a file read without them drafts badly and silently.
+void check_switch(const CanonicalNames& names, bool on, const char* key, const char* tensor) {
+  const TensorEntry* entry = names.find_containing(tensor);
+  E31_CHECK(on || entry == nullptr, kCheckpoint, names.checkpoint().directory(), ": tensor ", quote(entry->name),
+            " is present, but ", key, " is not true in config.json; set it to true if the draft was trained with it");
+  E31_CHECK(!on || entry != nullptr, kCheckpoint, names.checkpoint().directory(), ": ", key,
+            " is true in config.json, but there is no tensor ", tensor);
+}
+
+void check_fc(const CanonicalNames& names, const DraftConfig& config) {
+  const std::string& source = names.checkpoint().directory();
+  const TensorEntry& fc = *names.find("fc.weight");
+  const TensorEntry* query = names.find("layers.0.self_attn.q_proj.weight");
+  E31_CHECK(fc.shape.size() == 2, kCheckpoint, source, ": tensor ", quote(fc.name), " has shape ", fc.shape_string(),
+            "; it must have two dimensions");
+  const bool plain_query = query != nullptr && query->shape.size() == 2 && query->shape[1] == config.hidden_size;
+  E31_CHECK(!(plain_query && fc.shape[1] == 2 * int64_t{config.hidden_size}), kUnsupported, source,
+            " is an EAGLE-1 head (", quote(fc.name), " ", fc.shape_string(), ", ", quote(query->name), " ",
+            query->shape_string(), "); only EAGLE-3 and EAGLE-3.1 are supported");
+  const int64_t captured = static_cast<int64_t>(config.capture_layers.size());
+  E31_CHECK(fc.shape[1] == captured * config.target_hidden_size, kCheckpoint, source, ": tensor ", quote(fc.name),
+            " has ", fc.shape[1], " columns, but ", captured, " captured states of the target's ",
+            config.target_hidden_size, " make ", captured * config.target_hidden_size,
+            "; check the layer ids and target_hidden_size");
+}
+
+int64_t read_integer(const TensorEntry& entry, int64_t index) {
+  if (entry.dtype == DType::kInt64) {
+    int64_t value;
+    std::memcpy(&value, entry.data + index * 8, 8);
+    return value;
+  }
+  int32_t value;
+  std::memcpy(&value, entry.data + index * 4, 4);
+  return value;
+}
+
+// d2t holds offsets: target id = i + d2t[i], strictly ascending.
+std::vector<int32_t> read_draft_to_target(CanonicalNames& names, const DraftConfig& config) {
+  const std::string& source = names.checkpoint().directory();
+  const TensorEntry* entry = names.find(kDraftToTarget);
+  if (entry == nullptr) {
+    E31_CHECK(config.draft_vocab_size == config.vocab_size, kCheckpoint, source,
+              " lacks tensor \"d2t\": the draft has ", config.draft_vocab_size, " of ", config.vocab_size,
+              " tokens, and d2t says which");
+    return {};
+  }
+  E31_CHECK(entry->supported_dtype && (entry->dtype == DType::kInt64 || entry->dtype == DType::kInt32), kCheckpoint,
+            source, ": tensor \"d2t\" has dtype ", entry->dtype_name, "; it must be I64 or I32");
+  E31_CHECK(entry->shape == std::vector<int64_t>{config.draft_vocab_size}, kCheckpoint, source,
+            ": tensor \"d2t\" has shape ", entry->shape_string(), ", but the draft vocabulary has ",
+            config.draft_vocab_size);
+  std::vector<int32_t> targets;
+  for (int64_t i = 0; i < config.draft_vocab_size; ++i) {
+    const int64_t offset = read_integer(*entry, i);
+    // Bounded before it is added: an int64 from the file may overflow.
+    E31_CHECK(offset >= -i && offset < config.vocab_size - i, kCheckpoint, source, ": \"d2t\"[", i, "] is the offset ",
+              offset, ", which leaves the vocabulary of ", config.vocab_size);
+    const auto target = static_cast<int32_t>(i + offset);
+    E31_CHECK(targets.empty() || target > targets.back(), kCheckpoint, source, ": \"d2t\"[", i, "] gives target id ",
+              target, " after ", targets.back(), "; d2t must hold offsets that keep target ids strictly ascending");
+    targets.push_back(target);
+  }
+  names.checkpoint().release_pages(*entry);
+  names.erase(kDraftToTarget);
+  if (config.draft_vocab_size == config.vocab_size) targets.clear();  // strictly ascending over all of V: the identity
+  return targets;
+}
+
+// t2d is redundant; that it agrees with d2t shows that d2t holds offsets and not absolute ids.
+void check_target_to_draft(CanonicalNames& names, const DraftConfig& config, const std::vector<int32_t>& targets) {
+  const TensorEntry* entry = names.find(kTargetToDraft);
+  if (entry == nullptr) return;
+  const std::string& source = names.checkpoint().directory();
+  const bool flags = entry->supported_dtype && (entry->dtype == DType::kBool || entry->dtype == DType::kUInt8);
+  E31_CHECK(flags && entry->shape == std::vector<int64_t>{config.vocab_size}, kCheckpoint, source,
+            ": tensor \"t2d\" is ", entry->dtype_name, " ", entry->shape_string(), "; it must be BOOL [",
+            config.vocab_size, "]");
+  const auto kept = [&](int64_t id) { return entry->data[id] != std::byte{0}; };
+  int64_t sum = 0;
+  for (int64_t id = 0; id < config.vocab_size; ++id) sum += kept(id);
+  E31_CHECK(sum == config.draft_vocab_size, kCheckpoint, source, ": tensor \"t2d\" keeps ", sum,
+            " tokens, but the draft vocabulary has ", config.draft_vocab_size);
+  for (const int32_t target : targets) {
+    E31_CHECK(kept(target), kCheckpoint, source, ": \"d2t\" keeps target id ", target,
+              ", which \"t2d\" leaves out; does d2t hold absolute ids instead of offsets?");
+  }
+  names.checkpoint().release_pages(*entry);
+  names.erase(kTargetToDraft);
+}
+
+void add_embedding_and_head(WeightLoader& loader, const CanonicalNames& names, const DraftConfig& config,
+                            DraftWeights& weights) {
+  const std::string& source = names.checkpoint().directory();
+  const bool own_embedding = names.find("embed_tokens.weight") != nullptr;
+  const bool own_head = names.find("lm_head.weight") != nullptr;
+  const bool same_width = config.hidden_size == config.target_hidden_size;
+  E31_CHECK(own_embedding || same_width, kCheckpoint, source,
+            " lacks tensor \"embed_tokens.weight\": the draft's hidden size ", config.hidden_size,
+            " differs from the target's ", config.target_hidden_size, ", so the target's embedding cannot be shared");
+  E31_CHECK(own_head || (same_width && config.draft_vocab_size == config.vocab_size), kCheckpoint, source,
+            " lacks tensor \"lm_head.weight\": the target's head can be shared only with its vocabulary (",
+            config.vocab_size, ", the draft has ", config.draft_vocab_size, ") and its hidden size (",
+            config.target_hidden_size, ", the draft has ", config.hidden_size, ")");
+  E31_CHECK(own_head || !own_embedding || !config.tie_word_embeddings, kUnsupported, source,
+            ": a head tied to the draft's own embedding (tie_word_embeddings = true) is not supported; store it as "
+            "lm_head.weight");
+  if (own_embedding) {
+    loader.add_matrix(weights.embedding, {{"embed_tokens.weight", config.vocab_size}}, config.hidden_size);
+  }
+  if (own_head) loader.add_matrix(weights.head, {{"lm_head.weight", config.draft_vocab_size}}, config.hidden_size);
+}
+
+void add_fusion(WeightLoader& loader, const DraftConfig& config, DraftWeights& weights) {
+  const int64_t captured = static_cast<int64_t>(config.capture_layers.size());
+  const int64_t concat_width = captured * config.target_hidden_size;
+  loader.add_matrix(weights.fc, {{"fc.weight", config.hidden_size}}, concat_width);
+  if (config.fc_bias) loader.add_vector(weights.fc_bias, {{"fc.bias", config.hidden_size}});
+  if (config.norm_before_fc) loader.add_vector(weights.fc_norm, {{"input_norm.weight", concat_width}});
+  if (!config.fc_norm) return;
+  std::vector<TensorPart> chunks;
+  for (int64_t i = 0; i < captured; ++i)
+    chunks.push_back({concat("fc_norm.", i, ".weight"), config.target_hidden_size});
+  loader.add_vector(weights.fc_norm, std::move(chunks));
+}
+
+}  // namespace
+
+int64_t DraftWeights::num_bytes() const {
+  return fc.num_bytes() + embedding.num_bytes() + head.num_bytes() + vector_bytes(fc_bias) + vector_bytes(fc_norm) +
+         vector_bytes(final_norm) + layer_bytes(layer) + static_cast<int64_t>(draft_to_target.size() * sizeof(int32_t));
+}
+
+DraftWeights load_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, const DecoderConfig& target,
+                                DType dtype) {
+  E31_INVARIANT(config.target_hidden_size == target.hidden_size && config.vocab_size == target.vocab_size);
+  CanonicalNames names(checkpoint, canonical_name);
+  refuse_other_architectures(names);
+  check_switch(names, config.fc_norm, "fc_norm", "fc_norm.");
+  check_switch(names, config.norm_before_fc, "norm_before_fc", "input_norm.");
+  check_switch(names, config.fc_bias, "bias", "fc.bias");
+  check_fc(names, config);
+
+  DraftWeights weights;
+  weights.dtype = dtype;
+  weights.draft_to_target = read_draft_to_target(names, config);
+  check_target_to_draft(names, config, weights.draft_to_target);
+  WeightLoader loader(names, dtype);
+  add_fusion(loader, config, weights);
+  add_embedding_and_head(loader, names, config, weights);
+  add_layer(loader, weights.layer,
+            {.hidden = config.hidden_size,
+             .intermediate = config.intermediate_size,
+             .num_heads = config.num_heads,
+             .num_kv_heads = config.num_kv_heads,
+             .head_dim = config.head_dim,
+             .attention_width = 2 * int64_t{config.hidden_size},
+             .qkv_bias = config.qkv_bias,
+             .output_bias = false,
+             .mlp_bias = config.mlp_bias},
+            kLayer);
+  loader.add_vector(weights.layer.hidden_norm, {{"layers.0.hidden_norm.weight", config.hidden_size}});
+  loader.add_vector(weights.final_norm, {{"norm.weight", config.hidden_size}});
+  loader.run();
+  return weights;
+}
+
+}  // namespace eagle31rt

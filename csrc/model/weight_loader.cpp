@@ -1,0 +1,194 @@
+#include "model/weight_loader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <set>
+
+#include "base/check.h"
+#include "base/half.h"
+#include "base/json.h"
+
+namespace eagle31rt {
+namespace {
+
+constexpr size_t kNamesInMessage = 4;
+
+int64_t total_rows(const std::vector<TensorPart>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), int64_t{0},
+                         [](int64_t sum, const TensorPart& part) { return sum + part.rows; });
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  TensorEntry entry;
+  entry.shape = shape;
+  return entry.shape_string();
+}
+
+// "a", "b" and 3 more
+std::string list_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kNamesInMessage); ++i) text += (i == 0 ? "" : ", ") + quote(names[i]);
+  if (names.size() > kNamesInMessage) text += concat(" and ", names.size() - kNamesInMessage, " more");
+  return text;
+}
+
+void check_entry(const TensorEntry& entry, const std::vector<int64_t>& shape, const std::string& source) {
+  E31_CHECK(entry.supported_dtype && is_floating_point(entry.dtype), kUnsupported, source, ": tensor ",
+            quote(entry.name), " has dtype ", entry.dtype_name, "; weights must be F32, BF16 or F16");
+  E31_CHECK(entry.shape == shape, kCheckpoint, source, ": tensor ", quote(entry.name), " has shape ",
+            entry.shape_string(), ", but config.json asks for ", shape_text(shape));
+}
+
+void check_finite(int64_t num_bad, const TensorEntry& entry, DType dtype, const std::string& source) {
+  E31_CHECK(num_bad == 0, kCheckpoint, source, ": tensor ", quote(entry.name), " (", entry.dtype_name, ") has ",
+            num_bad, " values that are NaN or infinite as ", dtype_name(dtype),
+            entry.dtype == dtype ? "; the file is broken" : "; load it in its own dtype or check the file");
+}
+
+float read_element(const TensorEntry& entry, int64_t index) {
+  if (entry.dtype == DType::kFloat32) {
+    float value;
+    std::memcpy(&value, entry.data + index * 4, 4);
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, entry.data + index * 2, 2);
+  return entry.dtype == DType::kBFloat16 ? bfloat16_to_float(bits) : float16_to_float(bits);
+}
+
+}  // namespace
+
+std::string strip_model_prefix(const std::string& name) { return name.starts_with("model.") ? name.substr(6) : name; }
+
+CanonicalNames::CanonicalNames(const Checkpoint& checkpoint,
+                               const std::function<std::string(const std::string&)>& canonical)
+    : checkpoint_(checkpoint) {
+  for (const auto& [name, entry] : checkpoint.tensors()) {
+    const std::string key = canonical(name);
+    if (key.empty()) continue;
+    const auto [found, added] = tensors_.emplace(key, &entry);
+    E31_CHECK(added, kCheckpoint, checkpoint.directory(), ": tensors ", quote(found->second->name), " and ",
+              quote(name), " are the same weight; remove one");
+  }
+}
+
+const TensorEntry* CanonicalNames::find(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : found->second;
+}
+
+const TensorEntry* CanonicalNames::find_containing(const std::string& part) const {
+  for (const auto& [name, entry] : tensors_) {
+    if (name.find(part) != name.npos) return entry;
+  }
+  return nullptr;
+}
+
+void WeightLoader::add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns) {
+  matrices_.push_back({&destination, std::move(parts), columns});
+}
+
+void WeightLoader::add_vector(Vector& destination, std::vector<TensorPart> parts) {
+  vectors_.push_back({&destination, std::move(parts)});
+}
+
+void WeightLoader::check() const {
+  const std::string& source = names_.checkpoint().directory();
+  std::set<std::string> wanted;
+  std::vector<std::string> missing, unused;
+  const auto visit = [&](const TensorPart& part, const std::vector<int64_t>& shape) {
+    wanted.insert(part.name);
+    const TensorEntry* entry = names_.find(part.name);
+    if (entry == nullptr) {
+      missing.push_back(part.name);
+    } else {
+      check_entry(*entry, shape, source);
+    }
+  };
+  for (const MatrixPlan& plan : matrices_) {
+    for (const TensorPart& part : plan.parts) visit(part, {part.rows, plan.columns});
+  }
+  for (const VectorPlan& plan : vectors_) {
+    for (const TensorPart& part : plan.parts) visit(part, {part.rows});
+  }
+  E31_CHECK(missing.empty(), kCheckpoint, source, " lacks the tensor(s) ", list_names(missing),
+            " (with or without the prefix \"model.\"); it is incomplete, or config.json is that of another model");
+  for (const auto& [name, entry] : names_.tensors()) {
+    if (!wanted.contains(name)) unused.push_back(entry->name);
+  }
+  E31_CHECK(unused.empty(), kCheckpoint, source,
+            " has tensor(s) that config.json does not ask for: ", list_names(unused),
+            "; the model has a part that would be ignored, so it is refused");
+}
+
+void WeightLoader::load(const MatrixPlan& plan) const {
+  *plan.destination = PackedWeight(dtype_, total_rows(plan.parts), plan.columns);
+  int64_t row = 0;
+  for (const TensorPart& part : plan.parts) {
+    const TensorEntry& entry = *names_.find(part.name);
+    const int64_t num_bad = plan.destination->write_rows(row, entry.data, entry.dtype, part.rows);
+    check_finite(num_bad, entry, dtype_, names_.checkpoint().directory());
+    names_.checkpoint().release_pages(entry);
+    row += part.rows;
+  }
+}
+
+void WeightLoader::load(const VectorPlan& plan) const {
+  plan.destination->reserve(static_cast<size_t>(total_rows(plan.parts)));
+  for (const TensorPart& part : plan.parts) {
+    const TensorEntry& entry = *names_.find(part.name);
+    int64_t num_bad = 0;
+    for (int64_t i = 0; i < part.rows; ++i) {
+      plan.destination->push_back(read_element(entry, i));
+      if (!std::isfinite(plan.destination->back())) ++num_bad;
+    }
+    check_finite(num_bad, entry, DType::kFloat32, names_.checkpoint().directory());
+    names_.checkpoint().release_pages(entry);
+  }
+}
+
+void WeightLoader::run() {
+  check();
+  for (const MatrixPlan& plan : matrices_) load(plan);
+  for (const VectorPlan& plan : vectors_) load(plan);
+}
+
+void add_layer(WeightLoader& loader, LayerWeights& layer, const LayerShape& shape, const std::string& prefix) {
+  const int64_t query = shape.num_heads * shape.head_dim;
+  const int64_t key = shape.num_kv_heads * shape.head_dim;
+  const auto add = [&](PackedWeight& weight, Vector& bias, bool has_bias, int64_t columns,
+                       const std::vector<TensorPart>& parts) {
+    const auto named = [&](const char* suffix) {
+      std::vector<TensorPart> result;
+      for (const TensorPart& part : parts) result.push_back({prefix + part.name + suffix, part.rows});
+      return result;
+    };
+    loader.add_matrix(weight, named(".weight"), columns);
+    if (has_bias) loader.add_vector(bias, named(".bias"));
+  };
+  add(layer.qkv, layer.qkv_bias, shape.qkv_bias, shape.attention_width,
+      {{"self_attn.q_proj", query}, {"self_attn.k_proj", key}, {"self_attn.v_proj", key}});
+  add(layer.output, layer.output_bias, shape.output_bias, query, {{"self_attn.o_proj", shape.hidden}});
+  add(layer.gate_up, layer.gate_up_bias, shape.mlp_bias, shape.hidden,
+      {{"mlp.gate_proj", shape.intermediate}, {"mlp.up_proj", shape.intermediate}});
+  add(layer.down, layer.down_bias, shape.mlp_bias, shape.intermediate, {{"mlp.down_proj", shape.hidden}});
+  loader.add_vector(layer.input_norm, {{prefix + "input_layernorm.weight", shape.hidden}});
+  loader.add_vector(layer.post_attention_norm, {{prefix + "post_attention_layernorm.weight", shape.hidden}});
+}
+
+int64_t vector_bytes(const Vector& vector) { return static_cast<int64_t>(vector.size() * sizeof(float)); }
+
+int64_t layer_bytes(const LayerWeights& layer) {
+  int64_t bytes = 0;
+  for (const PackedWeight* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
+    bytes += weight->num_bytes();
+  for (const Vector* vector : {&layer.qkv_bias, &layer.output_bias, &layer.gate_up_bias, &layer.down_bias,
+                               &layer.input_norm, &layer.hidden_norm, &layer.post_attention_norm}) {
+    bytes += vector_bytes(*vector);
+  }
+  return bytes;
+}
+
+}  // namespace eagle31rt

@@ -1,0 +1,87 @@
+// Fills weights from a checkpoint in two passes: every name, shape and dtype is checked first, so that a wrong file is
+// refused before anything large is read; then tensor after tensor is packed and its file pages are dropped, so that the
+// peak is the weights plus one tensor.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "model/weights.h"
+
+namespace eagle31rt {
+
+// The tensors of a checkpoint under canonical names.
+class CanonicalNames {
+ public:
+  // canonical: name in the file -> canonical name, or "" for a tensor to ignore. Two tensors with one canonical name
+  // are an Error(kCheckpoint).
+  CanonicalNames(const Checkpoint& checkpoint, const std::function<std::string(const std::string&)>& canonical);
+
+  const TensorEntry* find(const std::string& name) const;  // nullptr if absent
+  const TensorEntry* find_containing(const std::string& part) const;
+  void erase(const std::string& name) { tensors_.erase(name); }  // a tensor that was dealt with
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const std::map<std::string, const TensorEntry*>& tensors() const { return tensors_; }
+
+ private:
+  const Checkpoint& checkpoint_;
+  std::map<std::string, const TensorEntry*> tensors_;
+};
+
+std::string strip_model_prefix(const std::string& name);
+
+// One checkpoint tensor inside a packed weight or vector: rows of a matrix, or elements.
+struct TensorPart {
+  std::string name;
+  int64_t rows;
+};
+
+class WeightLoader {
+ public:
+  // dtype: of the packed matrices. Vectors are float32.
+  WeightLoader(const CanonicalNames& names, DType dtype) : names_(names), dtype_(dtype) {}
+
+  // Parts are stacked in order. Destinations must stay in place until run().
+  void add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns);
+  void add_vector(Vector& destination, std::vector<TensorPart> parts);
+  // Checks that the checkpoint holds exactly what was added, then loads it.
+  void run();
+
+ private:
+  struct MatrixPlan {
+    PackedWeight* destination;
+    std::vector<TensorPart> parts;
+    int64_t columns;
+  };
+  struct VectorPlan {
+    Vector* destination;
+    std::vector<TensorPart> parts;
+  };
+
+  void check() const;
+  void load(const MatrixPlan& plan) const;
+  void load(const VectorPlan& plan) const;
+
+  const CanonicalNames& names_;
+  DType dtype_;
+  std::vector<MatrixPlan> matrices_;
+  std::vector<VectorPlan> vectors_;
+};
+
+struct LayerShape {
+  int64_t hidden, intermediate, num_heads, num_kv_heads, head_dim;
+  int64_t attention_width;  // input of q, k and v
+  bool qkv_bias, output_bias, mlp_bias;
+};
+
+// The tensors of `prefix` ("layers.0."), without hidden_norm.
+void add_layer(WeightLoader& loader, LayerWeights& layer, const LayerShape& shape, const std::string& prefix);
+
+int64_t vector_bytes(const Vector& vector);
+int64_t layer_bytes(const LayerWeights& layer);
+
+}  // namespace eagle31rt

@@ -1,0 +1,72 @@
+#include "model/weights.h"
+
+#include <cstring>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "model/weight_loader.h"
+
+namespace eagle31rt {
+namespace {
+
+constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kEmbedding = "embed_tokens.weight";
+
+// Old llama checkpoints store the rope frequencies, which config.json determines.
+std::string canonical_name(const std::string& name) {
+  return name.ends_with("rotary_emb.inv_freq") ? "" : strip_model_prefix(name);
+}
+
+// A tied checkpoint may repeat its embedding as lm_head; a different one would be ignored silently.
+void drop_tied_head(CanonicalNames& names) {
+  const TensorEntry* head = names.find(kHead);
+  const TensorEntry* embedding = names.find(kEmbedding);
+  if (head == nullptr || embedding == nullptr) return;
+  const bool equal = head->dtype_name == embedding->dtype_name && head->shape == embedding->shape &&
+                     std::memcmp(head->data, embedding->data, static_cast<size_t>(head->num_bytes)) == 0;
+  E31_CHECK(equal, kCheckpoint, names.checkpoint().directory(), ": tensor ", quote(head->name), " differs from ",
+            quote(embedding->name),
+            ", but config.json has tie_word_embeddings = true; set it to false or remove the tensor");
+  names.checkpoint().release_pages(*head);
+  names.checkpoint().release_pages(*embedding);
+  names.erase(kHead);
+}
+
+LayerShape layer_shape(const DecoderConfig& config) {
+  return {.hidden = config.hidden_size,
+          .intermediate = config.intermediate_size,
+          .num_heads = config.num_heads,
+          .num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .attention_width = config.hidden_size,
+          .qkv_bias = config.qkv_bias,
+          .output_bias = config.output_bias,
+          .mlp_bias = config.mlp_bias};
+}
+
+}  // namespace
+
+int64_t DecoderWeights::num_bytes() const {
+  int64_t bytes = embedding.num_bytes() + head.num_bytes() + vector_bytes(final_norm);
+  for (const LayerWeights& layer : layers) bytes += layer_bytes(layer);
+  return bytes;
+}
+
+DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config, DType dtype) {
+  CanonicalNames names(checkpoint, canonical_name);
+  if (config.tie_word_embeddings) drop_tied_head(names);
+  DecoderWeights weights;
+  weights.dtype = dtype;
+  weights.layers.resize(static_cast<size_t>(config.num_layers));
+  WeightLoader loader(names, dtype);
+  loader.add_matrix(weights.embedding, {{kEmbedding, config.vocab_size}}, config.hidden_size);
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    add_layer(loader, weights.layers[i], layer_shape(config), concat("layers.", i, "."));
+  }
+  loader.add_vector(weights.final_norm, {{"norm.weight", config.hidden_size}});
+  if (!config.tie_word_embeddings) loader.add_matrix(weights.head, {{kHead, config.vocab_size}}, config.hidden_size);
+  loader.run();
+  return weights;
+}
+
+}  // namespace eagle31rt
