@@ -32,6 +32,13 @@ const Ops& find_ops(const std::string& name) {
   fail(ErrorCode::kInvalidArgument, "instruction set \"", name, "\" is not in this build or processor");
 }
 
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  const OpsList list = available_cpu_ops();
+  for (int i = 0; i < list.count; ++i) names.emplace_back(list.items[i]->name);
+  return names;
+}
+
 const float* data_or_null(const OptionalFloats& array) { return array.has_value() ? array->data() : nullptr; }
 
 int64_t write_rows(PackedWeight& weight, int64_t first_row, const py::array& rows, const std::string& dtype) {
@@ -163,6 +170,8 @@ class WeightStream {
 
 void bind_testing_linear(py::module_& module) {
   using py::arg;
+  module.def("instruction_sets", instruction_sets,
+             "Names of the operator tables that this processor can run, best first.");
   py::class_<PackedWeight>(module, "PackedWeight")
       .def(py::init([](const std::string& dtype, int64_t out_features, int64_t in_features) {
              return PackedWeight(parse_floating_point_dtype(dtype), out_features, in_features);

@@ -149,12 +149,12 @@ double read_bandwidth(int64_t num_bytes, int num_threads) {
   return static_cast<double>(buffer.size()) / seconds;
 }
 
-double fma_peak(int num_threads) {
+double fma_peak(int num_threads, int runs) {
   ThreadPool pool(num_threads);
   const Machine best = machine();
   constexpr int64_t kTurns = 1000000;  // about 3 ms
   auto task = [&](int64_t, int) { best.chain(kTurns); };
-  const double seconds = median_seconds(9, [&] { pool.parallel_for(pool.num_threads(), task); });
+  const double seconds = median_seconds(std::max(1, runs), [&] { pool.parallel_for(pool.num_threads(), task); });
   return static_cast<double>(kTurns * kChains * best.lanes * pool.num_threads()) / seconds;
 }
 
@@ -169,7 +169,7 @@ void bind_testing_machine(pybind11::module_& module) {
   using Unlocked = pybind11::call_guard<pybind11::gil_scoped_release>;
   module.def("read_bandwidth", read_bandwidth, arg("num_bytes"), arg("num_threads") = 0, Unlocked(),
              "Bytes per second of a plain read loop over num_bytes, num_threads at once (0 = physical cores).");
-  module.def("fma_peak", fma_peak, arg("num_threads") = 0, Unlocked(),
+  module.def("fma_peak", fma_peak, arg("num_threads") = 0, arg("runs") = 9, Unlocked(),
              "Multiply-adds per second of independent chains in the instruction set of cpu_ops(); where that has no "
              "fused instruction (generic on x86-64), of a product and a sum.");
 }
