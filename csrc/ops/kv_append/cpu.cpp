@@ -40,7 +40,6 @@ void append_row(const KvAppendParams& p, int64_t row) {
 }  // namespace
 
 void kv_append(const KvAppendParams& p, ExecutionContext& context) {
-  ScopedTimer timer(context.profiler, Work::kOther);
   const auto append = p.cache.dtype == DType::kFloat32    ? append_row<Float32>
                       : p.cache.dtype == DType::kBFloat16 ? append_row<BFloat16>
                                                           : append_row<Float16>;

@@ -18,7 +18,6 @@ void add_row(float* residual, const float* delta, int64_t n) {
 }  // namespace
 
 void rms_norm(const RmsNormParams& p, ExecutionContext& context) {
-  ScopedTimer timer(context.profiler, Work::kOther);
   for_each_row(context, p.num_rows, 2 * p.hidden_size, [&](int64_t r) {
     float* residual = p.residual + r * p.residual_stride;
     if (p.delta != nullptr) add_row(residual, p.delta + r * p.hidden_size, p.hidden_size);

@@ -52,7 +52,6 @@ void rotate_neighbours(float* head, const float* cosine, const float* sine, int 
 }  // namespace
 
 void rope(const RopeParams& p, ExecutionContext& context) {
-  ScopedTimer timer(context.profiler, Work::kOther);
   const int half = p.rotary_dim / 2;
   const auto rotate_head = p.interleaved ? rotate_neighbours : rotate_halves;
   for_each_row(context, p.num_rows, int64_t{p.num_heads + p.num_kv_heads} * p.rotary_dim, [&](int64_t r) {

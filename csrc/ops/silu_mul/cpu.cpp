@@ -11,7 +11,6 @@ Lanes silu_times(Lanes gate, Lanes up) { return mul(div(gate, add(broadcast(1.0f
 }  // namespace
 
 void silu_mul(const SiluMulParams& p, ExecutionContext& context) {
-  ScopedTimer timer(context.profiler, Work::kOther);
   const int64_t n = p.intermediate_size;
   // The exponential and the division make an element about 4 times as dear as in a plain pass.
   for_each_row(context, p.num_rows, 4 * n, [&](int64_t r) {
