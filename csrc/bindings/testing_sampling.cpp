@@ -17,6 +17,7 @@
 #include "ops/ops.h"
 #include "ops/sample/exp_variants.h"
 #include "ops/verify_chain/reference_rules.h"
+#include "ops/verify_chain/rules.h"
 
 namespace py = pybind11;
 
@@ -214,6 +215,7 @@ void bind_testing_sampling(py::module_& module) {
              py::arg("num_threads") = 1);
   module.def("verify_chain", &run_verify_chain, py::arg("instruction_set"), py::arg("method"), py::arg("logits"),
              py::arg("columns"), py::arg("vocab_size"), py::arg("chains"), py::arg("num_threads") = 1);
+  module.def("coin_stands", &rules::stands);
   module.def("accept_probabilities", &accept_probabilities, py::arg("method"), py::arg("logits"), py::arg("columns"),
              py::arg("vocab_size"), py::arg("chains"));
 }

@@ -23,7 +23,7 @@ struct Chain {
   int32_t draft(int64_t place) const { return params.draft_token_ids[row(place) + 1]; }  // the one after row `place`
   uint64_t bits(int64_t place, NoisePurpose purpose) const { return verify_bits(params, request, place, purpose); }
   bool stands(int64_t place, NoisePurpose purpose, double probability) const {
-    return verify_coin(params, request, place, purpose) < probability;
+    return rules::stands(verify_coin(params, request, place, purpose), probability);
   }
   RowLaw target_law(int64_t place) {
     const int64_t r = row(place);

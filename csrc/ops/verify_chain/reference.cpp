@@ -2,6 +2,7 @@
 #include "ops/sample/reference_law.h"
 #include "ops/verify_chain/chain.h"
 #include "ops/verify_chain/reference_rules.h"
+#include "ops/verify_chain/rules.h"
 
 namespace eagle31rt::reference {
 
@@ -23,7 +24,7 @@ void verify_synthetic(const VerifyChainParams& params, int64_t request) {
   const int64_t begin = params.row_begin[request], num_drafts = num_valid_drafts(params, request);
   int64_t n = 0;
   while (n < num_drafts &&
-         verify_coin(params, request, n, NoisePurpose::kSynthetic) < params.acceptance_rates[begin + n]) {
+         rules::stands(verify_coin(params, request, n, NoisePurpose::kSynthetic), params.acceptance_rates[begin + n])) {
     ++n;
   }
   emit_tokens(params, request, n, plain_sample(params, begin + n));
@@ -34,7 +35,8 @@ void verify_by_ratio(const VerifyChainParams& params, int64_t request) {
   const int64_t num_drafts = static_cast<int64_t>(acceptance.probabilities.size());
   int64_t n = 0;
   for (int64_t i = 0; i < num_drafts; ++i) {
-    const bool stands = verify_coin(params, request, i, NoisePurpose::kAccept) < acceptance.probabilities[i];
+    const bool stands =
+        rules::stands(verify_coin(params, request, i, NoisePurpose::kAccept), acceptance.probabilities[i]);
     if (stands) n = i + 1;                                           // kBlock: the last coin that holds
     if (!stands && params.method == VerifyMethod::kStandard) break;  // kStandard: all before the first that fails
   }

@@ -14,6 +14,9 @@ static inline double probability(uint64_t weight, uint64_t total) {
   return total > 0 ? static_cast<double>(static_cast<int64_t>(weight)) / static_cast<double>(total) : 0.0;
 }
 
+// Strict: a coin may be 0, and what has probability 0 must never stand.
+static inline bool stands(double coin, double probability) { return coin < probability; }
+
 // min(1, scale * p / q), exactly 1 where scale * p >= q > 0 or q = 0 < p; 0 where p is 0. With scale 1 it is the
 // acceptance of kStandard; with the ratio of the prefix before it, the ratio P_i of kBlock.
 static inline double acceptance_ratio(double scale, double p, double q) {
