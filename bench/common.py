@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +26,12 @@ def processor_name() -> str:
     return platform.processor() or "unknown"
 
 
+def without_folders(word: str) -> str:
+    """An argument as a reader would give it: absolute folders become the name of what they hold."""
+    name, equals, value = word.rpartition("=")
+    return name + equals + (Path(value).name if value.startswith("/") else value)
+
+
 def provenance() -> dict[str, Any]:
     """Machine, version and command, so that a figure can be judged and taken again."""
     commit = subprocess.run(
@@ -34,7 +39,7 @@ def provenance() -> dict[str, Any]:
     )
     info = _core.cpu_info()
     return {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": " ".join(["python", *(without_folders(word) for word in sys.argv)]),
         "eagle31rt": __version__,
         "commit": commit.stdout.strip() or "unknown",
         "processor": processor_name(),
