@@ -113,8 +113,8 @@ bool switch_of(const JsonReader& first, const char* key, const std::optional<Jso
   const bool value = first.boolean_or(key, false);
   if (!second || !second->has(alias)) return value;
   const bool other = second->boolean_or(alias, false);
-  E31_CHECK(!first.has(key) || value == other, kCheckpoint, first.source(), ": ", first.name(key), " is ", value,
-            " but ", second->name(alias), " is ", other, "; make them equal");
+  E31_CHECK(!first.has(key) || value == other, kCheckpoint, first.source(), ": ", first.name(key), " is ",
+            first.value(key), " but ", second->name(alias), " is ", second->value(alias), "; make them equal");
   return other;
 }
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from support.random_weights import RandomWeights, random_layer, unigram
 from support.tensors import Array, rounded, stored, write_directory
 
 
@@ -106,73 +107,20 @@ def default_capture_layers(num_captured: int, num_layers: int) -> tuple[int, ...
         return (2, num_layers // 2, num_layers - 3)
     if num_captured > num_layers + 1:
         raise ValueError(f"{num_captured} capture points need at least {num_captured - 1} layers")
-    first = 1 if num_captured <= num_layers else 0
     if num_captured == 1:
         return (num_layers,)
+    first = 1 if num_captured <= num_layers else 0
     return tuple(first + (i * (num_layers - first)) // (num_captured - 1) for i in range(num_captured))
 
 
-class _Random:
-    def __init__(self, seed: int) -> None:
-        self._generator = np.random.default_rng(seed)
-
-    def matrix(self, rows: int, columns: int) -> Array:
-        values = self._generator.standard_normal((rows, columns)) * (1.5 / np.sqrt(columns))
-        return values.astype(np.float32)
-
-    def embedding(self, rows: int, columns: int) -> Array:
-        return self._generator.standard_normal((rows, columns)).astype(np.float32)
-
-    def norm(self, size: int) -> Array:
-        return (1.0 + 0.25 * self._generator.standard_normal(size)).astype(np.float32)
-
-    def bias(self, size: int) -> Array:
-        return (0.2 * self._generator.standard_normal(size)).astype(np.float32)
-
-    def sorted_ids(self, count: int, limit: int) -> Array:
-        return np.sort(self._generator.permutation(limit)[:count]).astype(np.int64)
-
-
-def _layer(
-    random: _Random,
-    hidden: int,
-    attention_width: int,
-    intermediate: int,
-    heads: tuple[int, int, int],
-    biases: tuple[bool, bool, bool],
-) -> dict[str, Array]:
-    """One layer; heads = (query heads, kv heads, head_dim), biases = (qkv, output, mlp)."""
-    num_heads, num_kv_heads, head_dim = heads
-    shapes = {
-        "self_attn.q_proj": (num_heads * head_dim, attention_width, biases[0]),
-        "self_attn.k_proj": (num_kv_heads * head_dim, attention_width, biases[0]),
-        "self_attn.v_proj": (num_kv_heads * head_dim, attention_width, biases[0]),
-        "self_attn.o_proj": (hidden, num_heads * head_dim, biases[1]),
-        "mlp.gate_proj": (intermediate, hidden, biases[2]),
-        "mlp.up_proj": (intermediate, hidden, biases[2]),
-        "mlp.down_proj": (hidden, intermediate, biases[2]),
-    }
-    tensors = {"input_layernorm.weight": random.norm(hidden), "post_attention_layernorm.weight": random.norm(hidden)}
-    for name, (rows, columns, has_bias) in shapes.items():
-        tensors[f"{name}.weight"] = random.matrix(rows, columns)
-        if has_bias:
-            tensors[f"{name}.bias"] = random.bias(rows)
-    return tensors
-
-
-def _unigram(vocab_size: int) -> Array:
-    """A fixed preference per token, the same for a target and its draft."""
-    return np.random.default_rng(12345).standard_normal(vocab_size).astype(np.float32)
-
-
 def target_weights(spec: TargetSpec, seed: int) -> dict[str, Array]:
-    random = _Random(seed)
+    random = RandomWeights(seed)
     weights = {"embed_tokens.weight": random.embedding(spec.vocab_size, spec.hidden_size)}
     heads = (spec.num_heads, spec.num_kv_heads, spec.resolved_head_dim)
     qkv_bias = spec.attention_bias or spec.model_type == "qwen2"
     for index in range(spec.num_layers):
         biases = (qkv_bias, spec.attention_bias and spec.model_type != "qwen2", spec.mlp_bias)
-        layer = _layer(random, spec.hidden_size, spec.hidden_size, spec.intermediate_size, heads, biases)
+        layer = random_layer(random, spec.hidden_size, spec.hidden_size, spec.intermediate_size, heads, biases)
         weights.update({f"layers.{index}.{name}": values for name, values in layer.items()})
     weights["norm.weight"] = random.norm(spec.hidden_size)
     if not spec.tie_word_embeddings:
@@ -180,7 +128,7 @@ def target_weights(spec: TargetSpec, seed: int) -> dict[str, Array]:
         if spec.unigram_strength:
             weights["embed_tokens.weight"][:, 0] = 8.0
             weights["norm.weight"][0] = 1.0
-            weights["lm_head.weight"][:, 0] = spec.unigram_strength * _unigram(spec.vocab_size)
+            weights["lm_head.weight"][:, 0] = spec.unigram_strength * unigram(spec.vocab_size)
     return {name: rounded(values, spec.dtype) for name, values in weights.items()}
 
 
@@ -247,7 +195,7 @@ def _draft_sizes(spec: DraftSpec, target: TargetSpec) -> tuple[int, int, tuple[i
 
 
 def draft_weights(spec: DraftSpec, target: TargetSpec, seed: int) -> dict[str, Array]:
-    random = _Random(seed)
+    random = RandomWeights(seed)
     hidden, draft_vocab, heads = _draft_sizes(spec, target)
     concat = spec.num_captured * target.hidden_size
     weights = {"fc.weight": random.matrix(hidden, concat), "norm.weight": random.norm(hidden)}
@@ -258,7 +206,7 @@ def draft_weights(spec: DraftSpec, target: TargetSpec, seed: int) -> dict[str, A
     if spec.norm_before_fc:
         weights["input_norm.weight"] = random.norm(concat)
     biases = (spec.attention_bias, spec.attention_bias, spec.mlp_bias)
-    layer = _layer(random, hidden, 2 * hidden, spec.intermediate_size, heads, biases)
+    layer = random_layer(random, hidden, 2 * hidden, spec.intermediate_size, heads, biases)
     layer.pop("self_attn.o_proj.bias", None)  # attention_bias of a draft covers q, k and v only
     layer["hidden_norm.weight"] = random.norm(hidden)
     weights.update({f"layers.0.{name}": values for name, values in layer.items()})
@@ -277,7 +225,7 @@ def draft_weights(spec: DraftSpec, target: TargetSpec, seed: int) -> dict[str, A
         weights["fc.weight"][0, concat - target.hidden_size] = 1.0
         weights["norm.weight"][0] = 1.0
         if "lm_head.weight" in weights:
-            weights["lm_head.weight"][:, 0] = target.unigram_strength * _unigram(target.vocab_size)[kept]
+            weights["lm_head.weight"][:, 0] = target.unigram_strength * unigram(target.vocab_size)[kept]
     dtype = spec.dtype or target.dtype
     return {name: rounded(values, dtype) for name, values in weights.items()}
 
