@@ -104,6 +104,8 @@ class _Renderer:
         line = _read_line(process, deadline)
         if line.endswith(b"\n"):
             reply: dict[str, Any] = json.loads(line)
+            if reply.get("restart"):
+                self._stop()
             return reply
         if time.monotonic() >= deadline:
             raise InvalidArgumentError(f"chat template: did not finish within {MAX_SECONDS:g} seconds")

@@ -167,11 +167,13 @@ class LLM:
         with self._submitted([request]):
             sample = request.samples[0]
             num_characters = num_ids = 0
-            while not request.finished:
-                self._step_for(request)
-                text, ids = sample.output.text, sample.output.token_ids
-                if len(ids) > num_ids or request.finished:
+            output: RequestOutput | None = None
+            while output is None:
+                with self._lock:  # other calls may make steps too, up to the last one
+                    self._step_for(request)
+                    text, ids = sample.output.text, list(sample.output.token_ids)
                     output = request.output() if request.finished else None
+                if len(ids) > num_ids or output is not None:
                     yield StreamPiece(text[num_characters:], ids[num_ids:], output)
                     num_characters, num_ids = len(text), len(ids)
 

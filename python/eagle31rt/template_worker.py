@@ -106,17 +106,13 @@ def main() -> None:
     stdout.flush()
     while line := stdin.readline():
         _limit_processor_seconds(seconds)
-        exhausted = False
         try:
-            answer = _answer(line, max_characters)
-            reply = json.dumps(answer).encode("ascii")
+            reply = json.dumps(_answer(line, max_characters)).encode("ascii")
         except MemoryError:
-            exhausted = True
-            reply = b'{"error": "needs too much memory"}'
+            # What is left of the memory may be in pieces: the parent should start a fresh process.
+            reply = b'{"error": "needs too much memory", "restart": true}'
         stdout.write(reply + b"\n")
         stdout.flush()
-        if exhausted:
-            return  # what is left of the memory may be in pieces: the parent starts a fresh process
 
 
 if __name__ == "__main__":
