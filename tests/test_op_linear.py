@@ -104,13 +104,14 @@ def test_conversion_rounds_to_nearest_even(dtype: str, value: float, expected: f
 
 @pytest.mark.parametrize(
     ("dtype", "count"),
-    [("float32", 3), ("bfloat16", 4), ("float16", 6)],  # the largest float32 rounds to inf in bfloat16
+    [("float32", 3), ("bfloat16", 4), ("float16", 7)],  # the largest float32 rounds to inf in bfloat16
 )
 def test_non_finite_values_are_counted(dtype: str, count: int) -> None:
     values = np.ones((35, 7), np.float32)
     values[0, 0], values[34, 6], values[33, 2] = np.nan, np.inf, -np.inf
     values[5, 5] = np.finfo(np.float32).max
-    values[6, 1], values[7, 1] = 65520.0, -1e6  # beyond float16
+    values[6, 1], values[7, 1], values[8, 1] = 65520.0, -1e6, 3e38  # beyond float16
+    values[9, 1] = 65504.0  # the largest float16
     assert _testing.PackedWeight(dtype, 35, 7).write_rows(0, values, "float32") == count
 
 
