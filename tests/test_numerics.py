@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from eagle31rt import _testing
 
 UNDERFLOW, OVERFLOW = np.float32(-87.3365), np.float32(88.7228)
-FORMS = ["scalar", *_testing.instruction_sets()]
+FORMS = ["scalar", *_testing.available_instruction_sets()]
 
 
 def inputs() -> np.ndarray:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from eagle31rt import _testing
 from support.sampling import DRAFT, UNIT, chi_square_ok, columns, draw, law_weights
 
-WHERE = ["reference", *_testing.instruction_sets()]
+from eagle31rt import _testing
+
+WHERE = ["reference", *_testing.available_instruction_sets()]
 where = pytest.mark.parametrize("where", WHERE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from eagle31rt import _testing
 
 # kat_vectors of the Random123 distribution: (counter, key, output)

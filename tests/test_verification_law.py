@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from eagle31rt import _testing
 from support.sampling import columns
+
+from eagle31rt import _testing
 
 METHODS = ["standard", "block"]
 methods = pytest.mark.parametrize("method", METHODS)

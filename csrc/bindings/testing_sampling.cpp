@@ -204,11 +204,6 @@ void bind_testing_sampling(py::module_& module) {
     return random_bits64(seed, position, static_cast<NoisePurpose>(purpose), index);
   });
   module.def("derive_seed", &derive_seed);
-  module.def("instruction_sets", [] {
-    std::vector<std::string> names;
-    for (int i = 0; i < available_cpu_ops().count; ++i) names.push_back(available_cpu_ops().items[i]->name);
-    return names;
-  });
   module.def("exponentials", &exponentials, py::arg("x"), py::arg("instruction_set"));
   module.def("sample", &run_sample, py::arg("instruction_set"), py::arg("logits"), py::arg("columns"),
              py::arg("vocab_size"), py::arg("purpose") = 0, py::arg("noise_index") = 0, py::arg("weights") = false,
