@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from support.checkpoints import TargetSpec, write_target
 from support.engine import plain_ids, run_decoder
 from support.oracle import Target, generate
+
+if TYPE_CHECKING:
+    from eagle31rt.demo_model import DemoPair
 
 torch = pytest.importorskip("torch", reason="needs the [dev] extra: pip install '.[dev]'")
 transformers = pytest.importorskip("transformers", reason="needs the [dev] extra: pip install '.[dev]'")
@@ -96,3 +100,15 @@ def test_runtime_agrees(tmp_path: Path, spec: TargetSpec, prompt: list[int]) -> 
     logits, _ = run_decoder(tmp_path, prompt)
     np.testing.assert_allclose(logits, _logits(model, prompt), atol=LOGITS_TOLERANCE, rtol=0)
     assert plain_ids(tmp_path, prompt, 12) == _greedy(model, prompt, 12)
+
+
+def test_demo_model_agrees(demo_pair: DemoPair) -> None:
+    """30 layers of real weights in float32: logits up to 30, captured values up to 25,000."""
+    prompt = np.random.default_rng(6).integers(0, 49152, 48).tolist()
+    model = _reference(demo_pair.target)
+    logits, _ = run_decoder(demo_pair.target, prompt, dtype="float32", num_threads=2)
+    np.testing.assert_allclose(logits, _logits(model, prompt), atol=2e-3, rtol=0)
+    chat = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 2, 198, 1, 4093, 198, 19556, 2, 198]
+    assert plain_ids(demo_pair.target, chat, 12, dtype="float32", kv_cache_memory_bytes=0, max_model_len=64) == _greedy(
+        model, chat, 12
+    )

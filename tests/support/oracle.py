@@ -26,7 +26,7 @@ class Arithmetic:
 
     def linear(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
         """x [n, in] @ weight [out, in]^T + bias [out]."""
-        weight = round_to(weight, self.weight_dtype).astype(self.dtype)
+        weight = round_to(weight, self.weight_dtype).astype(self.dtype, copy=False)
         if self.order_seed is None:
             y = x @ weight.T
         else:

@@ -142,6 +142,7 @@ class Trace:
     token_ids: list[int] = field(default_factory=list)  # generated
     drafted: list[int] = field(default_factory=list)  # drafts of each round that has any
     accepted: list[int] = field(default_factory=list)  # of them, accepted and emitted
+    refused: list[int] = field(default_factory=list)  # the draft of each round that the target refused, if any
     margin: float = np.inf
 
 
@@ -179,4 +180,5 @@ def speculate(
         if drafts:
             trace.drafted.append(len(drafts))
             trace.accepted.append(min(accepted, stop))
+            trace.refused += drafts[accepted : accepted + 1]
     return trace
