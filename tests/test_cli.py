@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,28 @@ def test_as_a_program(pair: tuple[str, str]) -> None:
     script = f"{sys.executable} -m eagle31rt.cli generate --model {pair[0]} --prompt a --prompt b --json | true"
     closed = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, timeout=120)
     assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_terminated_preparation_leaves_nothing_behind(empty_cache: Path, tmp_path: Path) -> None:
+    """pip is replaced by a program that never ends; it must end with its parent."""
+    package = tmp_path / "pip"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(
+        f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    words = [sys.executable, "-m", "eagle31rt.cli", "demo", "--paths"]
+    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [entry.name[:9] for entry in empty_cache.iterdir()] == [".smollm2-"]
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    assert list(empty_cache.iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_demo_json(capsys: pytest.CaptureFixture[str], demo_pair: DemoPair) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from eagle31rt import __version__
@@ -27,11 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without the model's characters must not end the run
     parsed = make_parser().parse_args(arguments)
     try:
-        from eagle31rt import commands
+        with _termination_cleans_up():
+            from eagle31rt import commands
 
-        status: int = getattr(commands, f"run_{parsed.command}")(parsed)
-        sys.stdout.flush()
-        return status
+            status: int = getattr(commands, f"run_{parsed.command}")(parsed)
+            sys.stdout.flush()
+            return status
     except BrokenPipeError:
         # The reader (head, less) has gone; give the interpreter nothing to flush into the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -42,6 +47,23 @@ def main(arguments: list[str] | None = None) -> int:
         message = " ".join(str(error).split()) or type(error).__name__
         print(f"eagle31rt: error: {message}", file=sys.stderr)
         return 2
+
+
+@contextmanager
+def _termination_cleans_up() -> Iterator[None]:
+    """Makes SIGTERM unwind like Ctrl-C does, so that half a download is removed and child processes end."""
+
+    def terminate(signal_number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + signal_number)
+
+    if threading.current_thread() is not threading.main_thread():  # handlers can only be set there
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def make_parser() -> argparse.ArgumentParser:
