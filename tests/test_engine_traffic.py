@@ -22,7 +22,7 @@ DETERMINISTIC = settings(
     derandomize=True,
     deadline=None,
     database=None,
-    max_examples=60,
+    max_examples=500,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

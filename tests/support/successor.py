@@ -84,7 +84,10 @@ def write_successor_draft(
     weights["layers.0.self_attn.k_proj.weight"] = copy_token * _SHARPNESS
     weights["layers.0.self_attn.v_proj.weight"] = copy_token
     weights["layers.0.self_attn.o_proj.weight"] = 4.0 * np.eye(hidden, dtype=np.float32)
-    kept = np.arange(len(weights["d2t"])) + weights["d2t"]
+    if spec.own_embedding:  # an embedding that only this v_proj undoes
+        weights["embed_tokens.weight"] = -target.weights["embed_tokens.weight"]
+        weights["layers.0.self_attn.v_proj.weight"] = -copy_token
+    kept = np.arange(spec.draft_vocab_size or target.spec.vocab_size) + weights.get("d2t", 0)
     head = _successor_head(target.weights["embed_tokens.weight"])[kept]
     random = np.random.default_rng(seed)
     moved = random.permutation(len(head))[: int(wrong * len(head))]
