@@ -1,8 +1,8 @@
 // Sixteen float lanes on every instruction set.
 //
-// An operator's cpu.cpp is compiled once per instruction set (macro E31_ISA = generic, avx2, avx512) and uses this type,
-// so that lane i means the same everywhere: one AVX-512 register, two AVX2 registers, or four 4-wide ones. All variants
-// that have fused multiply-add therefore give the same bits.
+// An operator's cpu.cpp is compiled once per instruction set (macro E31_ISA = generic, avx2, avx512) and uses this
+// type, so that lane i means the same everywhere: one AVX-512 register, two AVX2 registers, or four 4-wide ones. All
+// variants that have fused multiply-add therefore give the same bits.
 //
 // Only headers without functions of external linkage may be included by a cpu.cpp: an inline function compiled here
 // with AVX-512 could be the copy that the linker keeps for everybody. Everything lives in a namespace of its own.
@@ -48,10 +48,13 @@ inline Lanes div(Lanes a, Lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline Lanes fused_multiply_add(Lanes a, Lanes b, Lanes c) { return multiply_add(a, b, c); }
 inline LaneMask less(Lanes a, Lanes b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
-inline Lanes select(LaneMask m, Lanes if_true, Lanes if_false) { return {_mm512_mask_blend_ps(m, if_false.v, if_true.v)}; }
+inline Lanes select(LaneMask m, Lanes if_true, Lanes if_false) {
+  return {_mm512_mask_blend_ps(m, if_false.v, if_true.v)};
+}
 // 2^n for integral lanes n in [-126, 127]
 inline Lanes power_of_two(Lanes n) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
+  return {
+      _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
 }
 // floor(n / 2) for integral lanes
 inline Lanes floor_half(Lanes n) { return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_cvtps_epi32(n.v), 1))}; }
@@ -86,14 +89,13 @@ inline void store_partial(float* p, Lanes a, int n) {
   _mm256_maskstore_ps(p, _mm256_castps_si256(m.lo), a.lo);
   _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.hi), a.hi);
 }
-inline __m256 widen_bfloat16(__m128i h) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
+inline __m256 widen_bfloat16(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
 inline Lanes load_bfloat16(const uint16_t* p) {
   return {widen_bfloat16(_mm_loadu_si128((const __m128i*)p)), widen_bfloat16(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
 inline Lanes load_float16(const uint16_t* p) {
-  return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+  return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
+          _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
 inline Lanes add(Lanes a, Lanes b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
 inline Lanes sub(Lanes a, Lanes b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
@@ -201,10 +203,37 @@ inline Lanes floor_half(Lanes n) {
 
 #endif
 
-// max(a, b) that returns b where a is NaN.
+// max(a, b) that returns b where a is NaN, where b is, and where they are equal (the rule of x86's own instruction).
+#if defined(__AVX512F__)
+inline Lanes maximum(Lanes a, Lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
+#elif defined(__AVX2__)
+inline Lanes maximum(Lanes a, Lanes b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+#else
 inline Lanes maximum(Lanes a, Lanes b) { return select(less(b, a), a, b); }
+#endif
 
-// Sum of the lanes in one fixed tree: halves of 8, 4, 2, 1.
+// Sum and maximum of the lanes in one fixed tree: halves of 8, 4, 2, 1.
+#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__AVX512F__)
+inline __m256 low_half(Lanes a) { return _mm512_castps512_ps256(a.v); }
+inline __m256 high_half(Lanes a) { return _mm512_extractf32x8_ps(a.v, 1); }
+#else
+inline __m256 low_half(Lanes a) { return a.lo; }
+inline __m256 high_half(Lanes a) { return a.hi; }
+#endif
+inline float reduce_add(Lanes a) {
+  const __m256 x8 = _mm256_add_ps(low_half(a), high_half(a));
+  const __m128 x4 = _mm_add_ps(_mm256_castps256_ps128(x8), _mm256_extractf128_ps(x8, 1));
+  const __m128 x2 = _mm_add_ps(x4, _mm_movehl_ps(x4, x4));
+  return _mm_cvtss_f32(_mm_add_ss(x2, _mm_shuffle_ps(x2, x2, 1)));
+}
+inline float reduce_max(Lanes a) {
+  const __m256 x8 = _mm256_max_ps(low_half(a), high_half(a));
+  const __m128 x4 = _mm_max_ps(_mm256_castps256_ps128(x8), _mm256_extractf128_ps(x8, 1));
+  const __m128 x2 = _mm_max_ps(x4, _mm_movehl_ps(x4, x4));
+  return _mm_cvtss_f32(_mm_max_ss(x2, _mm_shuffle_ps(x2, x2, 1)));
+}
+#else
 inline float reduce_add(Lanes a) {
   float x[16];
   store(x, a);
@@ -213,7 +242,6 @@ inline float reduce_add(Lanes a) {
   }
   return x[0];
 }
-
 inline float reduce_max(Lanes a) {
   float x[16];
   store(x, a);
@@ -222,6 +250,7 @@ inline float reduce_max(Lanes a) {
   }
   return x[0];
 }
+#endif
 
 // The same operations as numerics::exp_float, lane by lane (NaN lanes stay NaN).
 inline Lanes exp(Lanes x) {

@@ -1,5 +1,5 @@
-// The two products of attention for a few queries (row, head) that share a KV tile, held in registers: scores of R
-// queries x 16 V positions, outputs of R queries x 16 V dims. Every query's sum runs in its own lanes in the same
+// The two products of attention for a few queries (row, head) that share keys and values, held in registers: scores of
+// R queries x 16 V positions, outputs of R queries x 16 V dims. Every query's sum runs in its own lanes in the same
 // order whatever R and V are, so they may follow the register file: 12 x 2 fills the 32 registers of AVX-512 with 24
 // sums, 6 x 1 the 16 of AVX2 with 12, and few queries (decoding) take twice the width to keep both FMA pipes busy.
 #pragma once
@@ -18,87 +18,114 @@ constexpr int kMaxBlock = 6, kNarrow = 1, kWide = 2;
 #else
 constexpr int kMaxBlock = 3, kNarrow = 1, kWide = 2;
 #endif
+constexpr int kFewQueries = kMaxBlock / 2;  // these take the wide blocks
 
 // Floats between queries: 17 cache lines, so that the queries of a block do not share cache sets.
 constexpr int kQueryStride = kMaxHeadDim + 16;
 
-// score[r][t] for t in [0, 16 V); query [R][kQueryStride], key [head_dim][kAttentionSplit].
-template <int R, int V>
-void score_block(const float* query, const float* key, int head_dim, float* score) {
+// Where keys and values come from: TileSource or PageSource of kv_source.h.
+
+// score[r][t .. t + 16 V - 1]; query [R][kQueryStride], score [R][kAttentionSplit].
+template <int R, int V, typename Source>
+void score_block(const float* query, const Source& source, int head_dim, int t, float* score) {
   Lanes sum[R][V];
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) sum[r][v] = zero();
   }
   for (int d = 0; d < head_dim; ++d) {
     Lanes k[V];
-    for (int v = 0; v < V; ++v) k[v] = load(key + d * kAttentionSplit + 16 * v);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) k[v] = source.key(d, t + 16 * v);
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const Lanes q = broadcast(query[r * kQueryStride + d]);
+#pragma GCC unroll 16
       for (int v = 0; v < V; ++v) sum[r][v] = multiply_add(q, k[v], sum[r][v]);
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) store(score + r * kAttentionSplit + 16 * v, sum[r][v]);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) store(score + r * kAttentionSplit + t + 16 * v, sum[r][v]);
   }
 }
 
-// output[r][d] for d in [0, 16 V) over positions begin .. end - 1, from 0 or (resume) from what output holds.
-template <int R, int V>
-void value_block(const float* weight, const float* value, int value_stride, int begin, int end, bool resume,
-                 float* output) {
+// output[r][d .. d + 16 V - 1] over positions begin .. end - 1, from 0 or (resume) from what output holds.
+template <int R, int V, typename Source>
+void value_block(const float* weight, const Source& source, int d, int begin, int end, bool resume, float* output) {
   Lanes sum[R][V];
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) sum[r][v] = resume ? load(output + r * kQueryStride + 16 * v) : zero();
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) sum[r][v] = resume ? load(output + r * kQueryStride + d + 16 * v) : zero();
   }
   for (int t = begin; t < end; ++t) {
     Lanes x[V];
-    for (int v = 0; v < V; ++v) x[v] = load(value + t * value_stride + 16 * v);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) x[v] = source.value(t, d + 16 * v);
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const Lanes p = broadcast(weight[r * kAttentionSplit + t]);
+#pragma GCC unroll 16
       for (int v = 0; v < V; ++v) sum[r][v] = multiply_add(p, x[v], sum[r][v]);
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) store(output + r * kQueryStride + 16 * v, sum[r][v]);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) store(output + r * kQueryStride + d + 16 * v, sum[r][v]);
   }
 }
 
-// All positions [0, num_positions rounded up) of R queries.
 template <int R>
-void score_queries(const float* query, const float* key, int head_dim, int first, int end, float* score) {
-  constexpr int V = 2 * R <= kMaxBlock ? kWide : kNarrow;
-  for (int t = first / (16 * V) * (16 * V); t < end; t += 16 * V) {
-    score_block<R, V>(query, key + t, head_dim, score + t);
+constexpr int kVectors = R <= kFewQueries ? kWide : kNarrow;
+
+// Positions first .. end - 1 (and some around them that callers must ignore) of R queries.
+template <int R, typename Source>
+void score_queries(const float* query, const Source& source, int head_dim, int first, int end, float* score) {
+  constexpr int kStep = 16 * kVectors<R>;
+  for (int t = first / kStep * kStep; t < end; t += kStep) {
+    score_block<R, kVectors<R>>(query, source, head_dim, t, score);
   }
 }
 
 // All dims of R queries; padded_dim is a multiple of 32.
-template <int R>
-void weigh_values(const float* weight, const float* value, int padded_dim, int begin, int end, bool resume,
+template <int R, typename Source>
+void weigh_values(const float* weight, const Source& source, int padded_dim, int begin, int end, bool resume,
                   float* output) {
-  constexpr int V = 2 * R <= kMaxBlock ? kWide : kNarrow;
+  constexpr int kStep = 16 * kVectors<R>;
   int d = 0;
-  for (; d + 16 * V <= padded_dim; d += 16 * V) {
-    value_block<R, V>(weight, value + d, padded_dim, begin, end, resume, output + d);
+  for (; d + kStep <= padded_dim; d += kStep) {
+    value_block<R, kVectors<R>>(weight, source, d, begin, end, resume, output);
   }
-  if (d < padded_dim) value_block<R, kNarrow>(weight, value + d, padded_dim, begin, end, resume, output + d);
+  if (d < padded_dim) value_block<R, 2>(weight, source, d, begin, end, resume, output);
 }
 
-using ScoreFunction = void (*)(const float*, const float*, int, int, int, float*);
-using WeighFunction = void (*)(const float*, const float*, int, int, int, bool, float*);
-
-template <int... R>
+// Entry R of the tables handles R queries.
+template <typename Source, int... R>
 struct BlockTable {
-  static constexpr ScoreFunction kScore[] = {nullptr, score_queries<R>...};
-  static constexpr WeighFunction kWeigh[] = {nullptr, weigh_values<R>...};
+  using Score = void (*)(const float*, const Source&, int, int, int, float*);
+  using Weigh = void (*)(const float*, const Source&, int, int, int, bool, float*);
+  static constexpr Score kScore[] = {nullptr, score_queries<R, Source>...};
+  static constexpr Weigh kWeigh[] = {nullptr, weigh_values<R, Source>...};
 };
-// Entry R handles R queries, up to kMaxBlock.
 #if defined(__AVX512F__)
-using Blocks = BlockTable<1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
+template <typename Source>
+using Blocks = BlockTable<Source, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
+template <typename Source>
+using SmallBlocks = BlockTable<Source, 1, 2, 3, 4, 5, 6>;
 #elif defined(__AVX2__)
-using Blocks = BlockTable<1, 2, 3, 4, 5, 6>;
+template <typename Source>
+using Blocks = BlockTable<Source, 1, 2, 3, 4, 5, 6>;
+template <typename Source>
+using SmallBlocks = BlockTable<Source, 1, 2, 3>;
 #else
-using Blocks = BlockTable<1, 2, 3>;
+template <typename Source>
+using Blocks = BlockTable<Source, 1, 2, 3>;
+template <typename Source>
+using SmallBlocks = BlockTable<Source, 1>;
 #endif
 
 }  // namespace

@@ -2,7 +2,7 @@
 // rows and all heads of the group share; register blocks of queries (row, head) then compute on it.
 #include "device/execution_context.h"
 #include "ops/paged_attention/block_kernels.h"
-#include "ops/paged_attention/kv_tile.h"
+#include "ops/paged_attention/kv_source.h"
 #include "ops/paged_attention/paged_attention.h"
 
 namespace eagle31rt::E31_ISA {
@@ -53,21 +53,27 @@ int64_t visible_end(const PagedAttentionParams& p, int64_t request, int64_t row)
 
 Lanes finite_or_zero(Lanes m) { return select(less(broadcast(kMinusInfinity), m), m, zero()); }
 
-// score[first .. end - 1] becomes the weights p; returns m and l of the split.
-void softmax_split(float* score, int first, int end, float* max, float* sum) {
+// score[first .. end - 1] becomes the weights p; returns m and l of the split. Groups: vectors of 16 positions in use.
+template <int Groups, bool Whole>
+void softmax_groups(float* score, int first, int end, float* max, float* sum) {
   const Lanes lowest = broadcast(kMinusInfinity);
-  Lanes x[kAttentionSplit / 16];
+  Lanes x[Groups];
   Lanes most = lowest;
-  for (int g = first / 16; g * 16 < end; ++g) {
+#pragma GCC unroll 4
+  for (int g = 0; g < Groups; ++g) {
     x[g] = load(score + 16 * g);
-    if (end - 16 * g < 16) x[g] = select(first_lanes(end - 16 * g), x[g], lowest);
-    if (first > 16 * g) x[g] = select(first_lanes(first - 16 * g), lowest, x[g]);
+    if (!Whole) {
+      const LaneMask before = first_lanes(first < 16 * g ? 0 : first < 16 * g + 16 ? first - 16 * g : 16);
+      const LaneMask until = first_lanes(end < 16 * g + 16 ? end - 16 * g : 16);
+      x[g] = select(before, lowest, select(until, x[g], lowest));
+    }
     most = maximum(most, x[g]);
   }
   *max = reduce_max(most);
   const Lanes shift = finite_or_zero(broadcast(*max));
   Lanes total = zero();
-  for (int g = first / 16; g * 16 < end; ++g) {
+#pragma GCC unroll 4
+  for (int g = 0; g < Groups; ++g) {
     const Lanes p = exp(sub(x[g], shift));
     store(score + 16 * g, p);
     total = add(total, p);
@@ -75,12 +81,21 @@ void softmax_split(float* score, int first, int end, float* max, float* sum) {
   *sum = reduce_add(total);
 }
 
-// m, l and o of queries begin .. end - 1 over the tile's positions first .. w.end[query] - 1. w.end does not descend.
-void attend_tile(Workspace& w, const KvHead& kv, int begin, int end, int first) {
+void softmax_split(float* score, int first, int end, float* max, float* sum) {
+  if (first == 0 && end == kAttentionSplit) return softmax_groups<4, true>(score, first, end, max, sum);
+  if (end > 48) return softmax_groups<4, false>(score, first, end, max, sum);
+  if (end > 32) return softmax_groups<3, false>(score, first, end, max, sum);
+  if (end > 16) return softmax_groups<2, false>(score, first, end, max, sum);
+  softmax_groups<1, false>(score, first, end, max, sum);
+}
+
+// m, l and o of queries begin .. end - 1 over the split's positions first .. w.end[query] - 1. w.end does not descend.
+template <typename Blocks, typename Source>
+void attend_source(Workspace& w, const KvHead& kv, const Source& source, int begin, int end, int first) {
   for (int q = begin; q < end; q += kMaxBlock) {
     const int count = end - q < kMaxBlock ? end - q : kMaxBlock;
     float* score = w.score + q * kAttentionSplit;
-    Blocks::kScore[count](w.query + q * kQueryStride, w.tile.key, kv.head_dim, first, w.end[q + count - 1], score);
+    Blocks::kScore[count](w.query + q * kQueryStride, source, kv.head_dim, first, w.end[q + count - 1], score);
     for (int r = 0; r < count; ++r) {
       softmax_split(score + r * kAttentionSplit, first, w.end[q + r], &w.split_max[q + r], &w.split_sum[q + r]);
     }
@@ -91,14 +106,34 @@ void attend_tile(Workspace& w, const KvHead& kv, int begin, int end, int first) 
     float* output = w.split_output + q * kQueryStride;
     // Together up to the shortest row, then each run of rows to its own end.
     int done = w.end[q];
-    Blocks::kWeigh[count](weight, w.tile.value, kv.padded_dim, first, done, false, output);
+    Blocks::kWeigh[count](weight, source, kv.padded_dim, first, done, false, output);
     for (int r = 1; r < count; ++r) {
       if (w.end[q + r] == done) continue;
-      Blocks::kWeigh[count - r](weight + r * kAttentionSplit, w.tile.value, kv.padded_dim, done, w.end[q + r], true,
+      Blocks::kWeigh[count - r](weight + r * kAttentionSplit, source, kv.padded_dim, done, w.end[q + r], true,
                                 output + r * kQueryStride);
       done = w.end[q + r];
     }
   }
+}
+
+void attend_tile(Workspace& w, const KvHead& kv, int begin, int end, int first) {
+  const TileSource source = {w.tile.key, w.tile.value, kv.padded_dim};
+  attend_source<Blocks<TileSource>>(w, kv, source, begin, end, first);
+}
+
+// Whether few enough queries share the item for reading the pages directly.
+bool reads_pages(const KvHead& kv, int num_queries) {
+  return num_queries <= kFewQueries && kv.page_size % 16 == 0 && kv.head_dim % 32 == 0;
+}
+
+template <typename Cache>
+void attend_pages(Workspace& w, const KvHead& kv, int64_t start, int begin, int end, int first, int64_t stored) {
+  using Source = PageSource<Cache>;
+  Source source = {Source::locate(kv, start, first, w.end[end - 1]), {}, kv.page_size, kv.head_dim};
+  const int64_t next = stored - start - kAttentionSplit;  // entries of the next splits
+  const int next_end = next < kAttentionSplit ? static_cast<int>(next) : kAttentionSplit;
+  source.next = next > 0 ? Source::locate(kv, start + kAttentionSplit, 0, next_end) : source.now;
+  attend_source<SmallBlocks<Source>>(w, kv, source, begin, end, first);
 }
 
 // Folds the split into M, L and O of queries begin .. end - 1; those of other queries keep their bits.
@@ -132,9 +167,10 @@ void load_queries(const PagedAttentionParams& p, const Item& item, const KvHead&
   for (int64_t row = item.row_begin; row < item.row_end; ++row) {
     for (int head = item.head_begin; head < item.head_end; ++head, ++q) {
       const float* source = p.query + row * p.query_stride + int64_t{head} * kv.head_dim;
-      for (int d = 0; d < kv.head_dim; d += 8) {
-        store_partial(w.query + q * kQueryStride + d, mul(load_partial(source + d, 8), scale), 8);
-      }
+      float* query = w.query + q * kQueryStride;
+      int d = 0;
+      for (; d + 16 <= kv.head_dim; d += 16) store(query + d, mul(load(source + d), scale));
+      if (d < kv.head_dim) store(query + d, mul(load_partial(source + d, 8), scale));
     }
   }
   for (int i = 0; i < (q + 15) / 16 * 16; ++i) {
@@ -147,17 +183,15 @@ void load_queries(const PagedAttentionParams& p, const Item& item, const KvHead&
 }
 
 void store_outputs(const PagedAttentionParams& p, const Item& item, const KvHead& kv, const Workspace& w) {
-  const Lanes nan = broadcast(__builtin_nanf("")), minus_one = broadcast(-1.0f);
   int q = 0;
   for (int64_t row = item.row_begin; row < item.row_end; ++row) {
     for (int head = item.head_begin; head < item.head_end; ++head, ++q) {
       const Lanes inverse = broadcast(1.0f / w.sum[q]);
       float* output = p.output + (row * p.num_heads + head) * kv.head_dim;
-      for (int d = 0; d < kv.head_dim; d += 8) {
-        const Lanes x = mul(load_partial(w.output + q * kQueryStride + d, 8), inverse);
-        const Lanes canonical = select(less(x, zero()), x, select(less(minus_one, x), x, nan));
-        store_partial(output + d, canonical, 8);
-      }
+      const float* sum = w.output + q * kQueryStride;
+      int d = 0;
+      for (; d + 16 <= kv.head_dim; d += 16) store(output + d, mul(load(sum + d), inverse));
+      if (d < kv.head_dim) store_partial(output + d, mul(load(sum + d), inverse), 8);
     }
   }
 }
@@ -201,9 +235,17 @@ void attend_shared_split(const PagedAttentionParams& p, const Item& item, const 
     if (end <= first) begin = q + item.num_heads();  // an early row of a chunk ends before this split
     longest = end > longest ? end : longest;
   }
-  cache_functions(kv.dtype).unpack_split(kv, start, first, longest, w.tile);
-  attend_tile(w, kv, begin, item.num_queries(), first);
-  merge_split(w, begin, item.num_queries(), kv.padded_dim);
+  const int num_queries = item.num_queries();
+  if (reads_pages(kv, num_queries)) {
+    const auto attend = kv.dtype == DType::kFloat32    ? attend_pages<Float32Cache>
+                        : kv.dtype == DType::kBFloat16 ? attend_pages<BFloat16Cache>
+                                                       : attend_pages<Float16Cache>;
+    attend(w, kv, start, begin, num_queries, first, p.kv_length[item.request]);
+  } else {
+    cache_functions(kv.dtype).unpack_split(kv, start, first, longest, w.tile);
+    attend_tile(w, kv, begin, num_queries, first);
+  }
+  merge_split(w, begin, num_queries, kv.padded_dim);
 }
 
 void attend_item(const PagedAttentionParams& p, const Item& item) {
@@ -252,7 +294,6 @@ int64_t request_of_row(const PagedAttentionParams& p, int64_t row) {
 }  // namespace
 
 void paged_attention(const PagedAttentionParams& p, ExecutionContext& context) {
-  ScopedTimer timer(context.profiler, Work::kAttention);
   const int group = p.num_heads / p.cache.num_kv_heads;
   const int heads_per_item = group < kMaxQueries ? group : kMaxQueries;
   const int64_t head_blocks = (group + heads_per_item - 1) / heads_per_item;

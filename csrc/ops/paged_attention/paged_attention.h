@@ -24,7 +24,7 @@
 //   output = O * (1 / L)
 //
 // What is not visible is never multiplied, not even by 0. A NaN or +inf among the visible scores makes that row and
-// head NaN; so do scores that are all -inf. A NaN in the output is always the quiet NaN 0x7fc00000.
+// head NaN; so do scores that are all -inf.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +40,9 @@ struct PagedAttentionParams {
   const float* query;  // [num_rows, query_stride]: num_heads heads of head_dim, rotated
   float* output;       // [num_rows, num_heads * head_dim]
   KvCacheView cache;
-  const int32_t* page_table;  // [num_requests, page_table_stride]
-  const int32_t* row_begin;   // [num_requests + 1]
-  const int32_t*
-      kv_begin;  // [num_requests] first visible KV index, at most kv_length (a draft's index 0 holds nothing)
+  const int32_t* page_table;      // [num_requests, page_table_stride]
+  const int32_t* row_begin;       // [num_requests + 1]
+  const int32_t* kv_begin;        // [num_requests] first visible KV index, <= kv_length (a draft's index 0 is empty)
   const int32_t* kv_length;       // [num_requests] KV entries before this step's rows
   const uint64_t* ancestor_mask;  // [num_rows, mask_words] or null; bits of rows of the same request, word 0 first
   int64_t num_requests;
