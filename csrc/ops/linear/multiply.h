@@ -93,6 +93,16 @@ inline void multiply_group_panel(const Product& product, const RowGroup& group, 
   finish_rows(product, tile, group.first_row, group.num_rows, panel);
 }
 
+// Every thread lays out the groups it works on, at an eighth of the cost of a panel: with fewer than 8 panels a thread,
+// smaller groups, so that threads work on different ones.
+inline int64_t choose_num_groups(int64_t num_rows, int64_t most_rows, int64_t num_panels, int num_threads) {
+  const int64_t fewest = (num_rows + most_rows - 1) / most_rows;
+  const int64_t most = num_rows / kMaxBlockRows;
+  int64_t wanted = 8 * num_threads / num_panels;
+  wanted = wanted > most ? most : wanted;
+  return wanted > fewest ? wanted : fewest;
+}
+
 // Takes the next run of panels, longer while much is left, from the counter that the threads share. Item i is panel
 // i % num_panels of group i / num_panels; a run stays inside one group. Returns its length, 0 at the end.
 inline int64_t take_items(int64_t* next, int64_t num_items, int64_t num_panels, int num_threads, int64_t& first) {
@@ -115,10 +125,10 @@ void multiply(const Product& product, ThreadPool& pool, const LayOut& lay_out) {
   if (product.num_rows == 0 || num_panels == 0) return;
   int64_t most_rows = kGroupFloats / in_features / kMaxBlockRows * kMaxBlockRows;
   most_rows = most_rows < kMaxBlockRows ? kMaxBlockRows : most_rows > kMaxGroupRows ? kMaxGroupRows : most_rows;
-  const int64_t num_groups = (product.num_rows + most_rows - 1) / most_rows;
-  const int64_t group_rows = (product.num_rows + num_groups - 1) / num_groups;
   const bool serial = product.num_rows * num_panels * kPanelWidth * in_features < kSerialMultiplications;
   const int num_threads = serial ? 1 : pool.num_threads();
+  const int64_t num_groups = choose_num_groups(product.num_rows, most_rows, num_panels, num_threads);
+  const int64_t group_rows = (product.num_rows + num_groups - 1) / num_groups;
   float* scratch = linear_scratch(num_threads * group_rows * in_features);
   alignas(64) int64_t next = 0;
   auto work = [&](int64_t, int thread) {
