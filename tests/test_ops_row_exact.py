@@ -1,8 +1,8 @@
 """Every operator of the table: a row's bytes do not depend on its company (batch_correctness 2.5).
 
-A row is placed first, in the middle and last among 1 to 257 rows, ordinary ones and hostile ones (zeros, Inf, NaN, huge,
-subnormal), on every instruction set and on one, two and three threads, and must equal the same row alone. Of a NaN only
-that it is one is compared: which operand's sign and payload a processor keeps depends on how a compiler orders operands.
+A row is placed first, in the middle and last among 1 to 257 rows, ordinary ones and hostile ones (zeros, Inf, NaN,
+huge, subnormal), on every instruction set and on one, two and three threads, and must equal the same row alone. Of a
+NaN only that it is one is compared: which operand's sign and payload survive depends on how a compiler orders them.
 """
 
 import random
