@@ -111,6 +111,16 @@ def test_limits_on_the_template_and_its_values() -> None:
         render("x", value=deep)
 
 
+def test_memory_is_limited_and_the_renderer_replaced() -> None:
+    """An amount that the machine has, but a template may not."""
+    assert render("{{ ('a' * 10**7) | length }}") == "10000000"
+    before = chat_template._renderer._process
+    with pytest.raises(InvalidArgumentError, match="needs too much memory"):
+        render("{{ ('a' * 600000000) | length }}")
+    assert render("x") == "x"
+    assert chat_template._renderer._process is not before
+
+
 def test_a_killed_renderer_is_replaced() -> None:
     render("x")
     process = chat_template._renderer._process

@@ -85,6 +85,21 @@ def test_long_runs_of_broken_bytes_stream(tokenizer: Tokenizer) -> None:
     assert "".join(pieces) + detokenizer.finish() == tokenizer.decode([broken] * 50)
 
 
+def test_the_decoded_window_stays_short(tokenizer: Tokenizer) -> None:
+    """Otherwise a text costs the square of its length."""
+    longest = 0
+
+    def decode(ids: list[int]) -> str:
+        nonlocal longest
+        longest = max(longest, len(ids))
+        return tokenizer._decode_all(ids)
+
+    detokenizer = IncrementalDetokenizer(decode)
+    ids = tokenizer.encode("ab \u20ac\U0001f600" * 50)
+    assert detokenizer.add(ids) + detokenizer.finish() == "<s>" + "ab \u20ac\U0001f600" * 50
+    assert longest <= 8  # two characters
+
+
 def test_tokenizer_refuses_lone_surrogates_and_other_types(tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match=r"lone surrogate .* at position 2"):
         tokenizer.encode("ab\ud800c")
