@@ -144,7 +144,7 @@ def test_speculators_files_count_residual_states() -> None:
     assert layers([2, 46, 91, 93], 94, SPECULATORS) == ([2, 46, 91, 93], "speculators")
 
 
-@pytest.mark.parametrize("ids", [[1, 17, 33], [5], [2, 16], [0, 1, 2], [2, 16, 28]])
+@pytest.mark.parametrize("ids", [[1, 17, 33], [5], [2, 16], [0, 1, 2], [2, 16, 28], [1, 20, 39]])
 def test_ambiguous_ids_are_refused_with_both_readings(ids: list[int]) -> None:
     other = ", ".join(str(i + 1) for i in ids)
     with pytest.raises(CheckpointError) as caught:

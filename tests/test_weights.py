@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -139,3 +141,25 @@ def test_many_missing_tensors_are_counted(tmp_path: Path) -> None:
     rewrite(target, {}, {"num_hidden_layers": 4})
     with pytest.raises(CheckpointError, match=r"and 14 more"):
         _testing.load_decoder_weights(target.path)
+
+
+MEASURE = """
+import re, sys
+from eagle31rt import _testing
+def peak(): return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1))
+before = peak()
+loaded = _testing.load_decoder_weights(sys.argv[1], values=False)
+print(peak() - before, loaded["num_bytes"])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to read the peak of resident memory")
+def test_loading_holds_one_copy(tmp_path: Path) -> None:
+    """Pages of the file are dropped tensor by tensor: the peak is the weights and one tensor, not twice the weights."""
+    spec = TargetSpec(num_layers=6, hidden_size=512, intermediate_size=2048, num_heads=8, num_kv_heads=8)
+    target = write_target(tmp_path, spec)
+    run = subprocess.run([sys.executable, "-c", MEASURE, target.path], capture_output=True, text=True, check=True)
+    peak, num_bytes = map(int, run.stdout.split())
+    largest = 4 * 512 * 2048
+    assert num_bytes > 16 * largest
+    assert peak < num_bytes + largest + (8 << 20)
