@@ -30,6 +30,9 @@ struct Chain {
     return make_law(row_logits(params.target, r, scratch, thread), params.target.vocab_size, params.target.rows[r],
                     block_masses);
   }
+  double target_probability(const RowLaw& law, int64_t place) const {  // of the draft after row `place`
+    return rules::probability(weight_at(law, draft(place)), rules::inverse_total(law.total));
+  }
   DraftLaw draft_law(int64_t place) { return make_draft_law(params, row(place), block_masses); }
   uint64_t sum_residual(const ResidualWeights& residual) {
     return sum_blocks(residual, params.target.vocab_size, block_masses);
@@ -58,8 +61,7 @@ struct Chain {
     int64_t place = 0;
     for (; place < num_drafts; ++place) {
       const double q = draft_probability(draft_law(place), draft(place));
-      const RowLaw law = target_law(place);
-      const double p = rules::probability(weight_at(law, draft(place)), law.total);
+      const double p = target_probability(target_law(place), place);
       if (!stands(place, NoisePurpose::kAccept, rules::acceptance_ratio(1.0, p, q))) break;
     }
     finish(place, num_drafts, 1.0);
@@ -72,8 +74,7 @@ struct Chain {
     RowLaw p = target_law(0);
     DraftLaw q = num_drafts > 0 ? draft_law(0) : DraftLaw{};
     for (int64_t place = 0; place < num_drafts && ratio > 0.0; ++place) {
-      ratio = rules::acceptance_ratio(ratio, rules::probability(weight_at(p, draft(place)), p.total),
-                                      draft_probability(q, draft(place)));
+      ratio = rules::acceptance_ratio(ratio, target_probability(p, place), draft_probability(q, draft(place)));
       double acceptance = ratio;
       if (place + 1 < num_drafts) {
         q = draft_law(place + 1);

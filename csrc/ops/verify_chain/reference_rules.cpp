@@ -10,14 +10,14 @@ namespace {
 
 std::vector<uint64_t> residual_weights(const Law& p, const Law& q, double scale) {
   std::vector<uint64_t> weights(p.size());
-  for (size_t x = 0; x < p.size(); ++x) weights[x] = rules::residual_weight(scale, p[x], q[x]);
+  for (size_t x = 0; x < p.size(); ++x) weights[x] = rules::residual_weight(rules::residual(scale, p[x], q[x]));
   return weights;
 }
 
 Law normalised(const std::vector<uint64_t>& weights) {
-  const uint64_t total = sum(weights);
+  const double inverse = rules::inverse_total(sum(weights));
   Law law;
-  for (const uint64_t weight : weights) law.push_back(rules::probability(weight, total));
+  for (const uint64_t weight : weights) law.push_back(rules::probability(weight, inverse));
   return law;
 }
 

@@ -3,15 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 namespace eagle31rt::rules {
 
 constexpr double kResidualUnit = 0x1p60;  // residual weights are integers, so their sum has no order
 
-// An id's share of an integer law; 0 in an empty law. A weight is at most 2^44: the signed conversion is exact, and has
-// an instruction everywhere.
-static inline double probability(uint64_t weight, uint64_t total) {
-  return total > 0 ? static_cast<double>(static_cast<int64_t>(weight)) / static_cast<double>(total) : 0.0;
+// What turns the weights of a law into shares; 0 for an empty law.
+static inline double inverse_total(uint64_t total) { return total > 0 ? 1.0 / static_cast<double>(total) : 0.0; }
+
+// An id's share of an integer law. Weights are at most 2^44, so the conversion by way of the mantissa is exact; it
+// vectorises everywhere, a packed int64 conversion only with AVX-512. Equal laws have equal shares, bit for bit.
+static inline double probability(uint64_t weight, double inverse) {
+  const uint64_t bits = weight | 0x4330000000000000u;  // 2^52 + weight
+  double shifted;
+  std::memcpy(&shifted, &bits, sizeof(shifted));
+  return (shifted - 0x1p52) * inverse;
 }
 
 // Strict: a coin may be 0, and what has probability 0 must never stand.
@@ -25,10 +32,19 @@ static inline double acceptance_ratio(double scale, double p, double q) {
   return scaled >= q ? 1.0 : scaled / q;
 }
 
-// floor(max(scale * p - q, 0) * 2^60): the unnormalised law after a refusal.
-static inline uint64_t residual_weight(double scale, double p, double q) {
+// max(scale * p - q, 0) * 2^60: the unnormalised law after a refusal. Its floor is the weight.
+static inline double residual(double scale, double p, double q) {
   const double rest = scale * p - q;
-  return static_cast<uint64_t>(static_cast<int64_t>((rest > 0.0 ? rest : 0.0) * kResidualUnit));
+  int64_t bits;  // cleared by sign: the compiler may not vectorise a comparison of floats, which could trap
+  std::memcpy(&bits, &rest, sizeof(bits));
+  bits = bits < 0 ? 0 : bits;
+  double positive;
+  std::memcpy(&positive, &bits, sizeof(positive));
+  return positive * kResidualUnit;
+}
+
+static inline uint64_t residual_weight(double residual) {
+  return static_cast<uint64_t>(static_cast<int64_t>(residual));  // the signed conversion has an instruction everywhere
 }
 
 // kBlock: probability that the prefix of this ratio stands, given that no longer one does; residual_total is the sum of
