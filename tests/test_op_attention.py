@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from tolerances import assert_as_good_as_naive
 
 from eagle31rt import _testing
-from tests.tolerances import assert_as_good_as_naive
 
 INSTRUCTION_SETS = _testing.available_instruction_sets()
 SPLIT = 64
@@ -49,7 +49,7 @@ class Sequence:
 
 @dataclass
 class Call:
-    """Requests laid out in a poisoned cache, with pages in a random order and a page table that ends in huge entries."""
+    """Requests in a poisoned cache, with pages in a random order and a page table that ends in huge entries."""
 
     shape: Shape
     seed: int = 0
@@ -189,6 +189,25 @@ def test_other_requests_pages_and_threads_change_nothing(shape: Shape) -> None:
     for num_threads in (1, 2, 3):
         for got, expected in zip(call.run(num_threads=num_threads), alone, strict=True):
             np.testing.assert_array_equal(got, expected)
+
+
+# One request over many splits runs split by split on several threads; the last shape needs two waves of them.
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize(
+    ("shape", "length"),
+    [*((shape, 450) for shape in SHAPES), (Shape(60, 1, 256), 800)],
+    ids=lambda value: shape_name(value) if isinstance(value, Shape) else str(value),
+)
+def test_long_context_gives_the_same_bits_on_any_number_of_threads(
+    shape: Shape, length: int, instruction_set: str
+) -> None:
+    sequence = Sequence.random(shape, length)
+    for num_rows, kv_begin in [(1, 0), (1, 70), (8, 1)]:
+        expected = causal(sequence, num_rows, kv_begin).run(instruction_set)[0]
+        for num_threads in (2, 3):
+            got = causal(sequence, num_rows, kv_begin).run(instruction_set, num_threads)[0]
+            np.testing.assert_array_equal(got, expected)
+    assert_matches_numpy(sequence, causal(sequence, 2).run(instruction_set, 2)[0])
 
 
 @pytest.mark.skipif(not {"avx2", "avx512"} <= set(INSTRUCTION_SETS), reason="needs AVX2 and AVX-512 in one processor")

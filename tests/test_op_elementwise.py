@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tolerances import assert_as_good_as_naive, assert_close_to_reference
 
 from eagle31rt import _testing
-from tests.tolerances import assert_as_good_as_naive, assert_close_to_reference
 
 INSTRUCTION_SETS = _testing.available_instruction_sets()
 RNG_SEED = 20240

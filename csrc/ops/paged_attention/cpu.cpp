@@ -1,281 +1,13 @@
-// Work item: (KV head, rows of one request). The splits of its KV are unpacked one after the other into a tile that all
-// rows and all heads of the group share; register blocks of queries (row, head) then compute on it.
+// Items (attend_item.h) run on the pool. A single short step over a long context, where items would be fewer than
+// threads, runs over (item, split) instead and merges the splits of an item afterwards, in the same order.
 #include "device/execution_context.h"
-#include "ops/paged_attention/block_kernels.h"
-#include "ops/paged_attention/kv_source.h"
+#include "ops/linear/scratch.h"
+#include "ops/paged_attention/attend_item.h"
 #include "ops/paged_attention/paged_attention.h"
 
 namespace eagle31rt::E31_ISA {
 
 namespace {
-
-constexpr int kMaxQueries = 48;  // of one item; more gain nothing, the tile is then 4 % of the work
-
-constexpr float kMinusInfinity = -__builtin_inff();
-
-// What one thread needs for one item. Static per thread: too large for a stack of unknown size.
-struct Workspace {
-  KvTile tile;
-  alignas(64) float query[kMaxQueries * kQueryStride];         // scaled
-  alignas(64) float score[kMaxQueries * kAttentionSplit];      // then the weights p
-  alignas(64) float split_output[kMaxQueries * kQueryStride];  // o of the current split
-  alignas(64) float output[kMaxQueries * kQueryStride];        // O so far
-  alignas(64) float split_max[kMaxQueries], split_sum[kMaxQueries];
-  alignas(64) float max[kMaxQueries], sum[kMaxQueries];
-  int end[kMaxQueries];  // visible positions of the current split end here
-};
-static_assert(kMaxQueries % 16 == 0, "the merge runs over whole vectors of queries");
-
-thread_local Workspace workspace;
-
-// Rows row_begin .. row_end - 1 of request i (packed row numbers) and query heads head_begin .. head_end - 1.
-struct Item {
-  int64_t request;
-  int64_t row_begin, row_end;
-  int head_begin, head_end;
-  int kv_head;
-
-  int num_heads() const { return head_end - head_begin; }
-  int num_queries() const { return static_cast<int>(row_end - row_begin) * num_heads(); }
-};
-
-int num_masked(const PagedAttentionParams& p, int64_t row) {
-  int count = 0;
-  for (int w = 0; w < p.mask_words; ++w) count += __builtin_popcountll(p.ancestor_mask[row * p.mask_words + w]);
-  return count;
-}
-
-// One past the last logical position that the row sees.
-int64_t visible_end(const PagedAttentionParams& p, int64_t request, int64_t row) {
-  const int64_t own = p.ancestor_mask == nullptr ? row - p.row_begin[request] + 1 : num_masked(p, row);
-  return p.kv_length[request] + own;
-}
-
-Lanes finite_or_zero(Lanes m) { return select(less(broadcast(kMinusInfinity), m), m, zero()); }
-
-// score[first .. end - 1] becomes the weights p; returns m and l of the split. Groups: vectors of 16 positions in use.
-template <int Groups, bool Whole>
-void softmax_groups(float* score, int first, int end, float* max, float* sum) {
-  const Lanes lowest = broadcast(kMinusInfinity);
-  Lanes x[Groups];
-  Lanes most = lowest;
-#pragma GCC unroll 4
-  for (int g = 0; g < Groups; ++g) {
-    x[g] = load(score + 16 * g);
-    if (!Whole) {
-      const LaneMask before = first_lanes(first < 16 * g ? 0 : first < 16 * g + 16 ? first - 16 * g : 16);
-      const LaneMask until = first_lanes(end < 16 * g + 16 ? end - 16 * g : 16);
-      x[g] = select(before, lowest, select(until, x[g], lowest));
-    }
-    most = maximum(most, x[g]);
-  }
-  *max = reduce_max(most);
-  const Lanes shift = finite_or_zero(broadcast(*max));
-  Lanes total = zero();
-#pragma GCC unroll 4
-  for (int g = 0; g < Groups; ++g) {
-    const Lanes p = exp(sub(x[g], shift));
-    store(score + 16 * g, p);
-    total = add(total, p);
-  }
-  *sum = reduce_add(total);
-}
-
-void softmax_split(float* score, int first, int end, float* max, float* sum) {
-  if (first == 0 && end == kAttentionSplit) return softmax_groups<4, true>(score, first, end, max, sum);
-  if (end > 48) return softmax_groups<4, false>(score, first, end, max, sum);
-  if (end > 32) return softmax_groups<3, false>(score, first, end, max, sum);
-  if (end > 16) return softmax_groups<2, false>(score, first, end, max, sum);
-  softmax_groups<1, false>(score, first, end, max, sum);
-}
-
-// m, l and o of queries begin .. end - 1 over the split's positions first .. w.end[query] - 1. w.end does not descend.
-template <typename Blocks, typename Source>
-void attend_source(Workspace& w, const KvHead& kv, const Source& source, int begin, int end, int first) {
-  for (int q = begin; q < end; q += kMaxBlock) {
-    const int count = end - q < kMaxBlock ? end - q : kMaxBlock;
-    float* score = w.score + q * kAttentionSplit;
-    Blocks::kScore[count](w.query + q * kQueryStride, source, kv.head_dim, first, w.end[q + count - 1], score);
-    for (int r = 0; r < count; ++r) {
-      softmax_split(score + r * kAttentionSplit, first, w.end[q + r], &w.split_max[q + r], &w.split_sum[q + r]);
-    }
-  }
-  for (int q = begin; q < end; q += kMaxBlock) {
-    const int count = end - q < kMaxBlock ? end - q : kMaxBlock;
-    const float* weight = w.score + q * kAttentionSplit;
-    float* output = w.split_output + q * kQueryStride;
-    // Together up to the shortest row, then each run of rows to its own end.
-    int done = w.end[q];
-    Blocks::kWeigh[count](weight, source, kv.padded_dim, first, done, false, output);
-    for (int r = 1; r < count; ++r) {
-      if (w.end[q + r] == done) continue;
-      Blocks::kWeigh[count - r](weight + r * kAttentionSplit, source, kv.padded_dim, done, w.end[q + r], true,
-                                output + r * kQueryStride);
-      done = w.end[q + r];
-    }
-  }
-}
-
-void attend_tile(Workspace& w, const KvHead& kv, int begin, int end, int first) {
-  const TileSource source = {w.tile.key, w.tile.value, kv.padded_dim};
-  attend_source<Blocks<TileSource>>(w, kv, source, begin, end, first);
-}
-
-// Whether few enough queries share the item for reading the pages directly.
-bool reads_pages(const KvHead& kv, int num_queries) {
-  return num_queries <= kFewQueries && kv.page_size % 16 == 0 && kv.head_dim % 32 == 0;
-}
-
-template <typename Cache>
-void attend_pages(Workspace& w, const KvHead& kv, int64_t start, int begin, int end, int first, int64_t stored) {
-  using Source = PageSource<Cache>;
-  Source source = {Source::locate(kv, start, first, w.end[end - 1]), {}, kv.page_size, kv.head_dim};
-  const int64_t next = stored - start - kAttentionSplit;  // entries of the next splits
-  const int next_end = next < kAttentionSplit ? static_cast<int>(next) : kAttentionSplit;
-  source.next = next > 0 ? Source::locate(kv, start + kAttentionSplit, 0, next_end) : source.now;
-  attend_source<SmallBlocks<Source>>(w, kv, source, begin, end, first);
-}
-
-// Folds the split into M, L and O of queries begin .. end - 1; those of other queries keep their bits.
-void merge_split(Workspace& w, int begin, int end, int padded_dim) {
-  alignas(64) float old_scale[kMaxQueries], new_scale[kMaxQueries];
-  for (int q = begin / 16 * 16; q < end; q += 16) {
-    const Lanes old_max = load(w.max + q), split_max = load(w.split_max + q);
-    const Lanes max = maximum(old_max, split_max);
-    const Lanes shift = finite_or_zero(max);
-    const Lanes a = exp(sub(old_max, shift)), b = exp(sub(split_max, shift));
-    const LaneMask before = first_lanes(begin > q ? begin - q : 0), until = first_lanes(end - q < 16 ? end - q : 16);
-    store(w.max + q, select(before, old_max, select(until, max, old_max)));
-    const Lanes old_sum = load(w.sum + q);
-    const Lanes sum = multiply_add(old_sum, a, mul(load(w.split_sum + q), b));
-    store(w.sum + q, select(before, old_sum, select(until, sum, old_sum)));
-    store(old_scale + q, a);
-    store(new_scale + q, b);
-  }
-  for (int q = begin; q < end; ++q) {
-    const Lanes a = broadcast(old_scale[q]), b = broadcast(new_scale[q]);
-    for (int d = 0; d < padded_dim; d += 16) {
-      float* output = w.output + q * kQueryStride + d;
-      store(output, multiply_add(load(output), a, mul(load(w.split_output + q * kQueryStride + d), b)));
-    }
-  }
-}
-
-void load_queries(const PagedAttentionParams& p, const Item& item, const KvHead& kv, Workspace& w) {
-  const Lanes scale = broadcast(p.scale);
-  int q = 0;
-  for (int64_t row = item.row_begin; row < item.row_end; ++row) {
-    for (int head = item.head_begin; head < item.head_end; ++head, ++q) {
-      const float* source = p.query + row * p.query_stride + int64_t{head} * kv.head_dim;
-      float* query = w.query + q * kQueryStride;
-      int d = 0;
-      for (; d + 16 <= kv.head_dim; d += 16) store(query + d, mul(load(source + d), scale));
-      if (d < kv.head_dim) store(query + d, mul(load_partial(source + d, 8), scale));
-    }
-  }
-  for (int i = 0; i < (q + 15) / 16 * 16; ++i) {
-    w.max[i] = kMinusInfinity;
-    w.sum[i] = 0;
-  }
-  for (int i = 0; i < q; ++i) {
-    for (int d = 0; d < kv.padded_dim; d += 16) store(w.output + i * kQueryStride + d, zero());
-  }
-}
-
-void store_outputs(const PagedAttentionParams& p, const Item& item, const KvHead& kv, const Workspace& w) {
-  int q = 0;
-  for (int64_t row = item.row_begin; row < item.row_end; ++row) {
-    for (int head = item.head_begin; head < item.head_end; ++head, ++q) {
-      const Lanes inverse = broadcast(1.0f / w.sum[q]);
-      float* output = p.output + (row * p.num_heads + head) * kv.head_dim;
-      const float* sum = w.output + q * kQueryStride;
-      int d = 0;
-      for (; d + 16 <= kv.head_dim; d += 16) store(output + d, mul(load(sum + d), inverse));
-      if (d < kv.head_dim) store_partial(output + d, mul(load(sum + d), inverse), 8);
-    }
-  }
-}
-
-// The split that holds the request's first speculative rows, or one after it: row by row, with the row's ancestors
-// gathered into their logical positions.
-void attend_masked_split(const PagedAttentionParams& p, const Item& item, const KvHead& kv, int64_t start, int first,
-                         Workspace& w) {
-  const CacheFunctions& cache = cache_functions(kv.dtype);
-  const int64_t length = p.kv_length[item.request];
-  const int stored = length > start ? static_cast<int>(length - start) : 0;
-  if (stored > first) cache.unpack_split(kv, start, first, stored, w.tile);
-  for (int64_t row = item.row_begin; row < item.row_end; ++row) {
-    int64_t entries[kAttentionSplit];
-    int count = 0;
-    int64_t position = length;
-    for (int word = 0; word < p.mask_words; ++word) {
-      for (uint64_t bits = p.ancestor_mask[row * p.mask_words + word]; bits != 0; bits &= bits - 1, ++position) {
-        if (position < start || position >= start + kAttentionSplit) continue;
-        entries[count++] = length + 64 * word + __builtin_ctzll(bits);
-      }
-    }
-    if (stored + count <= first) continue;
-    cache.gather_entries(kv, entries, stored, count, w.tile);
-    const int begin = static_cast<int>(row - item.row_begin) * item.num_heads();
-    for (int q = begin; q < begin + item.num_heads(); ++q) w.end[q] = stored + count;
-    attend_tile(w, kv, begin, begin + item.num_heads(), first);
-    merge_split(w, begin, begin + item.num_heads(), kv.padded_dim);
-  }
-}
-
-// A split in which every row sees a leading part of the same entries.
-void attend_shared_split(const PagedAttentionParams& p, const Item& item, const KvHead& kv, int64_t start, int first,
-                         Workspace& w) {
-  int begin = 0, longest = 0;
-  for (int64_t row = item.row_begin; row < item.row_end; ++row) {
-    const int64_t visible = visible_end(p, item.request, row) - start;
-    const int end = visible < kAttentionSplit ? static_cast<int>(visible) : kAttentionSplit;
-    const int q = static_cast<int>(row - item.row_begin) * item.num_heads();
-    for (int i = 0; i < item.num_heads(); ++i) w.end[q + i] = end;
-    if (end <= first) begin = q + item.num_heads();  // an early row of a chunk ends before this split
-    longest = end > longest ? end : longest;
-  }
-  const int num_queries = item.num_queries();
-  if (reads_pages(kv, num_queries)) {
-    const auto attend = kv.dtype == DType::kFloat32    ? attend_pages<Float32Cache>
-                        : kv.dtype == DType::kBFloat16 ? attend_pages<BFloat16Cache>
-                                                       : attend_pages<Float16Cache>;
-    attend(w, kv, start, begin, num_queries, first, p.kv_length[item.request]);
-  } else {
-    cache_functions(kv.dtype).unpack_split(kv, start, first, longest, w.tile);
-    attend_tile(w, kv, begin, num_queries, first);
-  }
-  merge_split(w, begin, num_queries, kv.padded_dim);
-}
-
-void attend_item(const PagedAttentionParams& p, const Item& item) {
-  Workspace& w = workspace;
-  const int64_t block = int64_t{p.cache.head_dim} * p.cache.page_size, element = dtype_size(p.cache.dtype);
-  const KvHead kv = {static_cast<const char*>(p.cache.key) + item.kv_head * block * element,
-                     static_cast<const char*>(p.cache.value) + item.kv_head * block * element,
-                     p.page_table + item.request * p.page_table_stride,
-                     block * p.cache.num_kv_heads,
-                     p.cache.page_size,
-                     p.cache.head_dim,
-                     (p.cache.head_dim + 31) / 32 * 32,
-                     p.cache.dtype};
-  load_queries(p, item, kv, w);
-  int64_t end = 0;
-  for (int64_t row = item.row_begin; row < item.row_end; ++row) {
-    const int64_t visible = visible_end(p, item.request, row);
-    end = visible > end ? visible : end;
-  }
-  const int64_t kv_begin = p.kv_begin[item.request];
-  for (int64_t start = kv_begin / kAttentionSplit * kAttentionSplit; start < end; start += kAttentionSplit) {
-    const int first = kv_begin > start ? static_cast<int>(kv_begin - start) : 0;
-    if (p.ancestor_mask == nullptr || start + kAttentionSplit <= p.kv_length[item.request]) {
-      attend_shared_split(p, item, kv, start, first, w);
-    } else {
-      attend_masked_split(p, item, kv, start, first, w);
-    }
-  }
-  store_outputs(p, item, kv, w);
-}
 
 // The request that owns a packed row.
 int64_t request_of_row(const PagedAttentionParams& p, int64_t row) {
@@ -291,33 +23,135 @@ int64_t request_of_row(const PagedAttentionParams& p, int64_t row) {
   return low;
 }
 
-}  // namespace
+// The query heads of one KV head, in blocks that an item can hold.
+struct Columns {
+  int group;  // query heads per KV head
+  int heads_per_item;
+  int blocks;  // per KV head
+  int count;
 
-void paged_attention(const PagedAttentionParams& p, ExecutionContext& context) {
-  const int group = p.num_heads / p.cache.num_kv_heads;
-  const int heads_per_item = group < kMaxQueries ? group : kMaxQueries;
-  const int64_t head_blocks = (group + heads_per_item - 1) / heads_per_item;
-  const int64_t columns = head_blocks * p.cache.num_kv_heads;
+  explicit Columns(const PagedAttentionParams& p)
+      : group(p.num_heads / p.cache.num_kv_heads),
+        heads_per_item(group < kMaxQueries ? group : kMaxQueries),
+        blocks((group + heads_per_item - 1) / heads_per_item),
+        count(blocks * p.cache.num_kv_heads) {}
+
+  Item item(int64_t column, int64_t request, int64_t row_begin, int64_t row_end) const {
+    const int kv_head = static_cast<int>(column) / blocks;
+    const int head = kv_head * group + static_cast<int>(column) % blocks * heads_per_item;
+    const int group_end = (kv_head + 1) * group;
+    return {request, row_begin, row_end, head, head + heads_per_item < group_end ? head + heads_per_item : group_end,
+            kv_head};
+  }
+};
+
+// Rows of a batch, cut into items.
+void attend_rows(const PagedAttentionParams& p, const Columns& columns, ThreadPool& pool) {
   // Rows per item: as many as fit, but at least four items a thread where there are that many.
-  const int64_t fair = p.num_rows * columns / (4 * context.pool.num_threads());
-  const int64_t most = kMaxQueries / heads_per_item;
+  const int64_t fair = p.num_rows * columns.count / (4 * pool.num_threads());
+  const int64_t most = kMaxQueries / columns.heads_per_item;
   const int64_t rows_per_item = fair < 1 ? 1 : fair < most ? fair : most;
   const int64_t row_blocks = (p.num_rows + rows_per_item - 1) / rows_per_item;
   auto task = [&](int64_t index, int) {
-    const int64_t row_block = row_blocks - 1 - index / columns;  // last rows first: in a prefill they are the longest
-    const int kv_head = static_cast<int>(index % columns / head_blocks);
-    const int head = kv_head * group + static_cast<int>(index % head_blocks) * heads_per_item;
-    const int group_end = (kv_head + 1) * group;
-    const int head_end = head + heads_per_item < group_end ? head + heads_per_item : group_end;
-    int64_t row = row_block * rows_per_item;
+    int64_t row = (row_blocks - 1 - index / columns.count) * rows_per_item;  // last first: in a prefill the longest
     const int64_t row_end = row + rows_per_item < p.num_rows ? row + rows_per_item : p.num_rows;
     for (int64_t request = request_of_row(p, row); row < row_end; ++request) {
       const int64_t end = p.row_begin[request + 1] < row_end ? p.row_begin[request + 1] : row_end;
-      if (end > row) attend_item(p, {request, row, end, head, head_end, kv_head});
+      if (end > row) attend_item(p, columns.item(index % columns.count, request, row, end));
       row = end > row ? end : row;
     }
   };
-  context.pool.parallel_for(row_blocks * columns, task);
+  pool.parallel_for(row_blocks * columns.count, task);
+}
+
+// The splits of one request that all its rows see whole: [begin, end), in splits.
+struct SharedSplits {
+  int64_t begin, end;
+
+  explicit SharedSplits(const PagedAttentionParams& p)
+      : begin(p.kv_begin[0] / kAttentionSplit), end(p.kv_length[0] / kAttentionSplit) {}
+};
+
+// (m, l, o) of one split for the queries of one item, or the item's (M, L, O), as saved between threads.
+void save(float* saved, const float* max, const float* sum, const float* output, int num_queries, int padded_dim) {
+  for (int q = 0; q < num_queries; ++q, saved += padded_dim + 16) {
+    saved[0] = max[q];
+    saved[1] = sum[q];
+    for (int d = 0; d < padded_dim; d += 16) store(saved + 16 + d, load(output + q * kQueryStride + d));
+  }
+}
+void restore(const float* saved, float* max, float* sum, float* output, int num_queries, int padded_dim) {
+  for (int q = 0; q < num_queries; ++q, saved += padded_dim + 16) {
+    max[q] = saved[0];
+    sum[q] = saved[1];
+    for (int d = 0; d < padded_dim; d += 16) store(output + q * kQueryStride + d, load(saved + 16 + d));
+  }
+}
+
+constexpr int64_t kSavedFloats = 1 << 18;  // 1 MiB, so that it stays in cache
+
+// All rows of the only request, split by split, in waves of as many splits as kSavedFloats holds.
+void attend_long_context(const PagedAttentionParams& p, const Columns& columns, ThreadPool& pool) {
+  const SharedSplits splits(p);
+  const int padded_dim = padded_head_dim(p);
+  const int64_t item_floats = p.num_rows * columns.heads_per_item * (padded_dim + 16);
+  const int64_t split_floats = item_floats * columns.count;
+  const int64_t fitting = kSavedFloats / split_floats;
+  const int64_t wave = fitting < 1 ? 1 : fitting;
+  float* const states = linear_scratch((wave + 1) * split_floats);
+  float* const partials = states + split_floats;
+  for (int64_t begin = splits.begin; begin < splits.end; begin += wave) {
+    const int64_t count = splits.end - begin < wave ? splits.end - begin : wave;
+    auto compute = [&](int64_t index, int) {
+      const Item item = columns.item(index % columns.count, 0, 0, p.num_rows);
+      const KvHead kv = kv_head_of(p, item);
+      const int64_t start = (begin + index / columns.count) * kAttentionSplit;
+      Workspace& w = workspace;
+      load_queries(p, item, kv, w);
+      attend_shared_split(p, item, kv, start, first_in_split(p, 0, start), w);
+      save(partials + index * item_floats, w.split_max, w.split_sum, w.split_output, item.num_queries(), padded_dim);
+    };
+    pool.parallel_for(count * columns.count, compute);
+    auto merge = [&](int64_t column, int) {
+      const Item item = columns.item(column, 0, 0, p.num_rows);
+      const KvHead kv = kv_head_of(p, item);
+      const int num_queries = item.num_queries();
+      Workspace& w = workspace;
+      float* const state = states + column * item_floats;
+      clear_state(item, kv, w);
+      if (begin > splits.begin) restore(state, w.max, w.sum, w.output, num_queries, padded_dim);
+      for (int64_t s = 0; s < count; ++s) {
+        const float* partial = partials + (s * columns.count + column) * item_floats;
+        restore(partial, w.split_max, w.split_sum, w.split_output, num_queries, padded_dim);
+        merge_split(w, 0, num_queries, padded_dim);
+      }
+      if (begin + count < splits.end) return save(state, w.max, w.sum, w.output, num_queries, padded_dim);
+      load_queries(p, item, kv, w);
+      attend_splits(p, item, kv, splits.end * kAttentionSplit, w);
+      store_outputs(p, item, kv, w);
+    };
+    pool.parallel_for(columns.count, merge);
+  }
+}
+
+// Splits that make it worth a second fork and saving (m, l, o).
+constexpr int64_t kManySplits = 4;
+
+bool is_long_context(const PagedAttentionParams& p, const Columns& columns, const ThreadPool& pool) {
+  if (p.num_requests != 1 || pool.num_threads() == 1 || columns.count >= 4 * pool.num_threads()) return false;
+  const SharedSplits splits(p);
+  return p.num_rows * columns.heads_per_item <= kMaxQueries && splits.end - splits.begin >= kManySplits;
+}
+
+}  // namespace
+
+void paged_attention(const PagedAttentionParams& p, ExecutionContext& context) {
+  const Columns columns(p);
+  if (is_long_context(p, columns, context.pool)) {
+    attend_long_context(p, columns, context.pool);
+  } else {
+    attend_rows(p, columns, context.pool);
+  }
 }
 
 }  // namespace eagle31rt::E31_ISA
