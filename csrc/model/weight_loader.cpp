@@ -124,7 +124,6 @@ void WeightLoader::check() const {
 }
 
 void WeightLoader::load(const MatrixPlan& plan) const {
-  *plan.destination = PackedWeight(dtype_, total_rows(plan.parts), plan.columns);
   int64_t row = 0;
   for (const TensorPart& part : plan.parts) {
     const TensorEntry& entry = *names_.find(part.name);
@@ -149,13 +148,28 @@ void WeightLoader::load(const VectorPlan& plan) const {
   }
 }
 
+void WeightLoader::allocate_matrices() const {
+  const auto size_of = [&](const MatrixPlan& plan) {
+    return PackedWeight::num_bytes_of(dtype_, total_rows(plan.parts), plan.columns);
+  };
+  size_t num_bytes = 0;
+  for (const MatrixPlan& plan : matrices_) num_bytes += size_of(plan);
+  const auto memory = std::make_shared<AlignedBuffer>(num_bytes, HugePages::kYes);
+  size_t offset = 0;
+  for (const MatrixPlan& plan : matrices_) {
+    *plan.destination = PackedWeight(dtype_, total_rows(plan.parts), plan.columns, memory, offset);
+    offset += size_of(plan);
+  }
+}
+
 void WeightLoader::run() {
   check();
+  allocate_matrices();
   for (const MatrixPlan& plan : matrices_) load(plan);
   for (const VectorPlan& plan : vectors_) load(plan);
 }
 
-void add_layer(WeightLoader& loader, LayerWeights& layer, const LayerShape& shape, const std::string& prefix) {
+void add_layer(WeightLoader& loader, LayerWeights& layer, const LayerTensors& shape, const std::string& prefix) {
   const int64_t query = shape.num_heads * shape.head_dim;
   const int64_t key = shape.num_kv_heads * shape.head_dim;
   const auto add = [&](PackedWeight& weight, Vector& bias, bool has_bias, int64_t columns,

@@ -63,6 +63,7 @@ class WeightLoader {
   };
 
   void check() const;
+  void allocate_matrices() const;
   void load(const MatrixPlan& plan) const;
   void load(const VectorPlan& plan) const;
 
@@ -72,14 +73,14 @@ class WeightLoader {
   std::vector<VectorPlan> vectors_;
 };
 
-struct LayerShape {
+struct LayerTensors {
   int64_t hidden, intermediate, num_heads, num_kv_heads, head_dim;
   int64_t attention_width;  // input of q, k and v
   bool qkv_bias, output_bias, mlp_bias;
 };
 
 // The tensors of `prefix` ("layers.0."), without hidden_norm.
-void add_layer(WeightLoader& loader, LayerWeights& layer, const LayerShape& shape, const std::string& prefix);
+void add_layer(WeightLoader& loader, LayerWeights& layer, const LayerTensors& shape, const std::string& prefix);
 
 int64_t vector_bytes(const Vector& vector);
 int64_t layer_bytes(const LayerWeights& layer);

@@ -32,7 +32,7 @@ void drop_tied_head(CanonicalNames& names) {
   names.erase(kHead);
 }
 
-LayerShape layer_shape(const DecoderConfig& config) {
+LayerTensors layer_shape(const DecoderConfig& config) {
   return {.hidden = config.hidden_size,
           .intermediate = config.intermediate_size,
           .num_heads = config.num_heads,

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/half.h"
@@ -41,8 +42,7 @@ float packed_value(const PackedWeightView& weight, int64_t o, int64_t k) {
   return read_float(static_cast<const std::byte*>(weight.data) + offset, weight.dtype);
 }
 
-PackedWeight::PackedWeight(DType dtype, int64_t out_features, int64_t in_features)
-    : dtype_(dtype), out_features_(out_features), in_features_(in_features) {
+size_t PackedWeight::num_bytes_of(DType dtype, int64_t out_features, int64_t in_features) {
   E31_CHECK(is_floating_point(dtype), kInvalidArgument, "a linear weight of dtype ", dtype_name(dtype),
             " is not possible; use float32, bfloat16 or float16");
   // 2^31 features a side: far above any model, and the byte count below can not overflow.
@@ -50,8 +50,23 @@ PackedWeight::PackedWeight(DType dtype, int64_t out_features, int64_t in_feature
   E31_CHECK(out_features > 0 && in_features > 0 && out_features < kMaxFeatures && in_features < kMaxFeatures,
             kInvalidArgument, "a linear weight of shape [", out_features, ", ", in_features,
             "] is not possible; both sizes must be positive and below 2^31");
-  buffer_ = AlignedBuffer(static_cast<size_t>(view().num_panels()) * static_cast<size_t>(kPanelWidth * in_features) *
-                          static_cast<size_t>(dtype_size(dtype)));
+  const PackedWeightView view{nullptr, dtype, out_features, in_features};
+  return static_cast<size_t>(view.num_panels()) * static_cast<size_t>(kPanelWidth * in_features) *
+         static_cast<size_t>(dtype_size(dtype));
+}
+
+PackedWeight::PackedWeight(DType dtype, int64_t out_features, int64_t in_features)
+    : PackedWeight(dtype, out_features, in_features,
+                   std::make_shared<AlignedBuffer>(num_bytes_of(dtype, out_features, in_features)), 0) {}
+
+PackedWeight::PackedWeight(DType dtype, int64_t out_features, int64_t in_features,
+                           std::shared_ptr<AlignedBuffer> memory, size_t offset)
+    : memory_(std::move(memory)),
+      data_(memory_->as<std::byte>() + offset),
+      dtype_(dtype),
+      out_features_(out_features),
+      in_features_(in_features) {
+  E31_INVARIANT(offset % 64 == 0 && offset + num_bytes_of(dtype, out_features, in_features) <= memory_->size());
 }
 
 int64_t PackedWeight::write_rows(int64_t first_row, const void* source, DType source_dtype, int64_t num_rows) {
@@ -69,7 +84,7 @@ int64_t PackedWeight::write_rows(int64_t first_row, const void* source, DType so
     for (int64_t k = 0; k < in_features_; ++k) {
       for (int64_t o = row; o < end; ++o) {
         const float value = read_float(block + ((o - row) * in_features_ + k) * size, source_dtype);
-        num_not_finite += !store_value(buffer_.data(), dtype_, packed_index(dtype_, in_features_, o, k), value);
+        num_not_finite += !store_value(data_, dtype_, packed_index(dtype_, in_features_, o, k), value);
       }
     }
     row = end;

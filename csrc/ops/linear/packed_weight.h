@@ -10,7 +10,9 @@
 // one shift (even) or one mask (odd). Outputs past out_features are zero.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "device/aligned_buffer.h"
 #include "eagle31rt/dtype.h"
@@ -46,6 +48,13 @@ class PackedWeight {
  public:
   PackedWeight() = default;
   PackedWeight(DType dtype, int64_t out_features, int64_t in_features);
+  // In memory shared by the weights of a model, at an offset that is a multiple of 64. A step then reads one sequential
+  // stream through huge pages; most weights of a small model are smaller than one such page.
+  PackedWeight(DType dtype, int64_t out_features, int64_t in_features, std::shared_ptr<AlignedBuffer> memory,
+               size_t offset);
+
+  // Size in memory, a multiple of 64.
+  static size_t num_bytes_of(DType dtype, int64_t out_features, int64_t in_features);
 
   // Writes source rows [num_rows, in_features] (row-major, float32 | bfloat16 | float16, any alignment) as outputs
   // first_row .. first_row + num_rows - 1, converting to the packed dtype (round to nearest even). Returns the number
@@ -53,12 +62,15 @@ class PackedWeight {
   // is not a float and on rows outside the weight.
   int64_t write_rows(int64_t first_row, const void* source, DType source_dtype, int64_t num_rows);
 
-  PackedWeightView view() const { return {buffer_.data(), dtype_, out_features_, in_features_}; }
-  int64_t num_bytes() const { return static_cast<int64_t>(buffer_.size()); }
-  bool empty() const { return buffer_.size() == 0; }
+  PackedWeightView view() const { return {data_, dtype_, out_features_, in_features_}; }
+  int64_t num_bytes() const {
+    return empty() ? 0 : static_cast<int64_t>(num_bytes_of(dtype_, out_features_, in_features_));
+  }
+  bool empty() const { return data_ == nullptr; }
 
  private:
-  AlignedBuffer buffer_;
+  std::shared_ptr<AlignedBuffer> memory_;
+  std::byte* data_ = nullptr;
   DType dtype_ = DType::kFloat32;
   int64_t out_features_ = 0;
   int64_t in_features_ = 0;
