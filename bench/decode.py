@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -99,9 +98,7 @@ def measure_prefill(engine: _core.Engine, config: dict[str, Any], repeats: int, 
         return run_request(engine, prompt, params)[1][0]["step"] * 1e-9
 
     prefill_seconds()
-    medians = alternate(
-        repeats, {"peak": lambda: _testing.fma_peak(threads), "seconds": prefill_seconds}
-    )
+    medians = alternate(repeats, {"peak": lambda: _testing.fma_peak(threads), "seconds": prefill_seconds})
     weight_bytes = int(engine.info["weight_bytes"])  # type: ignore[call-overload]
     rate = prefill_multiply_adds(config, weight_bytes) / medians["seconds"]
     return {"prefill_fraction": rate / medians["peak"], "prefill_tokens_per_second": PREFILL / medians["seconds"]}
@@ -159,9 +156,7 @@ def measure_transformers(engine: _core.Engine, model: str, repeats: int, threads
         seconds_per_token()
         measurements[name] = seconds_per_token
     medians = alternate(repeats, measurements)
-    return {
-        f"speed_up_over_transformers_{name}": medians[name] / medians["ours"] for name in ("float32", "bfloat16")
-    }
+    return {f"speed_up_over_transformers_{name}": medians[name] / medians["ours"] for name in ("float32", "bfloat16")}
 
 
 def main() -> None:
@@ -216,7 +211,7 @@ def main() -> None:
     }
     result = {"provenance": provenance(), "threads": options.threads, "figures": figures, "targets_met": met}
     print(json.dumps(result, indent=1))
-    print("written:", write_result(options.output, result), "peak MB:", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    print("written:", write_result(options.output, result))
 
 
 if __name__ == "__main__":

@@ -75,7 +75,8 @@ def acceptance_table() -> str:
         ]
         rows.append([draft, f"{temperature:g}", name, " / ".join(lengths), " / ".join(speed) if any(speed) else ""])
     ks = "/".join(str(k) for k in counts)
-    note = f"\n\nAll ids of the speculative runs equal those of the plain runs: **{'yes' if result['identical'] else 'NO'}**."
+    verdict = "yes" if result["identical"] else "NO"
+    note = f"\n\nAll ids of the speculative runs equal those of the plain runs: **{verdict}**."
     return table(["draft", "T", "set", f"acceptance length, K = {ks}", "speed-up, batch 1"], rows) + note
 
 
