@@ -33,6 +33,7 @@ EOS = 2
 _CONTEXT = 0.35  # weight of what the random layers add to the residual stream
 _STRENGTH = 2.0  # slope of the heads: at temperature 1 the best token has a probability of 0.3 to 0.95
 _SHARPNESS = 2.0  # of the draft's attention to its own token
+_FEATURE = 5.0  # weight of the captured states, so that wrong ones show: in the residual stream and in the values
 _WRONG = 0.1  # share of tokens whose successor the draft has wrong
 
 
@@ -76,17 +77,19 @@ def write_successor_draft(
     weights = draft_weights(spec, target.spec, seed)
     hidden = target.spec.hidden_size
     copy_token = np.concatenate([np.eye(hidden), np.zeros((hidden, hidden))], axis=1).astype(np.float32)
+    copy_with_feature = weights["layers.0.self_attn.v_proj.weight"] * 0.4
+    copy_with_feature[:, :hidden] = np.eye(hidden)
     for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
         weights[f"layers.0.{name}.weight"][:] = 1.0
     weights["norm.weight"][:] = 1.0
-    weights["fc.weight"] *= 0.2
+    weights["fc.weight"] *= _FEATURE
     weights["layers.0.self_attn.q_proj.weight"] = copy_token * _SHARPNESS
     weights["layers.0.self_attn.k_proj.weight"] = copy_token * _SHARPNESS
-    weights["layers.0.self_attn.v_proj.weight"] = copy_token
+    weights["layers.0.self_attn.v_proj.weight"] = copy_with_feature
     weights["layers.0.self_attn.o_proj.weight"] = 4.0 * np.eye(hidden, dtype=np.float32)
     if spec.own_embedding:  # an embedding that only this v_proj undoes
         weights["embed_tokens.weight"] = -target.weights["embed_tokens.weight"]
-        weights["layers.0.self_attn.v_proj.weight"] = -copy_token
+        weights["layers.0.self_attn.v_proj.weight"][:, :hidden] *= -1
     kept = np.arange(spec.draft_vocab_size or target.spec.vocab_size) + weights.get("d2t", 0)
     head = _successor_head(target.weights["embed_tokens.weight"])[kept]
     random = np.random.default_rng(seed)
