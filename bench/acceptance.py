@@ -35,7 +35,7 @@ def load_prompts(folder: Path, tokenizer: Tokenizer, per_set: int, max_tokens: i
         chosen = [lines[round(i * (len(lines) - 1) / max(1, per_set - 1))] for i in range(per_set)]
         turns = [json.loads(line)["turns"][0] for line in chosen]
         conversations = [[{"role": "user", "content": turn}] for turn in turns]
-        prompts[path.stem] = [tokenizer.apply_chat_template(chat)[:max_tokens] for chat in conversations]
+        prompts[path.stem] = [tokenizer.encode(tokenizer.render_chat(chat), add_special_tokens=False)[:max_tokens] for chat in conversations]
     if not prompts:
         raise SystemExit(f"no .jsonl file in {folder}")
     return prompts
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--output", default="acceptance.json")
     options = parser.parse_args()
 
-    tokenizer = Tokenizer.from_directory(options.model)
+    tokenizer = Tokenizer(Path(options.model))
     sets = load_prompts(options.questions, tokenizer, options.per_set, max_tokens=1536)
     timed = [prompt for prompts in sets.values() for prompt in prompts[: options.timed_per_set]]
     drafts_by_name = dict(entry.split("=", 1) for entry in options.draft)
