@@ -293,8 +293,17 @@ def test_partial_rotary_factor(place: str) -> None:
 
 
 def test_yarn_options() -> None:
-    options = {"rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 256, "beta_fast": 1.0,
-               "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5, "attention_factor": 1.25, "truncate": False}  # fmt: skip
+    options = {
+        "rope_type": "yarn",
+        "factor": 64.0,
+        "original_max_position_embeddings": 256,
+        "beta_fast": 1.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.5,
+        "attention_factor": 1.25,
+        "truncate": False,
+    }
     rope = parse(rope_scaling=options)["rope"]
     del options["rope_type"]
     assert {key: rope[key] for key in options} == options
