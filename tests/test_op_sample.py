@@ -155,6 +155,21 @@ def test_top_k_one_is_argmax_even_where_weights_are_equal(where: str) -> None:
 
 
 @where
+def test_filters_at_their_exact_edge(where: str) -> None:
+    row = np.array([0, 0, -30.2, -np.inf], np.float32)
+    assert weights(where, row)[0].tolist() == [UNIT, UNIT, 1, 0]
+    # Half of 2^45 + 1 is half a unit more than the first id has.
+    assert weights(where, row, top_p=0.5)[0].tolist() == [UNIT, UNIT, 0, 0]
+    assert weights(where, row[[0, 1, 3]], top_p=0.5)[0].tolist() == [UNIT, 0, 0]
+    assert weights(where, row, min_p=2.0**-44)[0].tolist() == [UNIT, UNIT, 1, 0]
+    assert weights(where, row, min_p=2.0**-43)[0].tolist() == [UNIT, UNIT, 0, 0]
+    assert weights(where, row, min_p=1.0)[0].tolist() == [UNIT, UNIT, 0, 0]
+    # -0 and +0 are one value: ties go to the lowest id.
+    zeros = np.array([-1, -0.0, 0.0, -0.0], np.float32)
+    assert weights(where, zeros, top_k=2)[0].tolist() == [0, UNIT, UNIT, 0]
+
+
+@where
 def test_tiny_temperature_is_argmax(where: str) -> None:
     logits = np.random.default_rng(2).standard_normal((200, 1000)).astype(np.float32) * 10
     logits[:, 0] = -3e38  # far below everything: the difference overflows to -inf

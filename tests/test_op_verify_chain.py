@@ -38,7 +38,15 @@ class Round:
     emitted: np.ndarray  # [N, k + 1], -1 behind
 
 
-def run_round(method: str, last: np.ndarray, position: np.ndarray, seed: np.ndarray, k: int, **given: Any) -> Round:
+def run_round(
+    method: str,
+    last: np.ndarray,
+    position: np.ndarray,
+    seed: np.ndarray,
+    k: int,
+    table: np.ndarray = TARGET,
+    **given: Any,
+) -> Round:
     """One round of N requests: drafts drawn one after the other, then verified. `last` [N]: newest committed tokens."""
     num = len(last)
     tokens = np.empty((num, k + 1), np.int32)
@@ -46,9 +54,9 @@ def run_round(method: str, last: np.ndarray, position: np.ndarray, seed: np.ndar
     for place in range(k):
         rows = columns(num, seed=seed, position=position + place)
         tokens[:, place + 1] = _testing.sample(
-            FASTEST, -TARGET[tokens[:, place]], rows, VOCAB, purpose=DRAFT, noise_index=place, num_threads=2
+            FASTEST, -table[tokens[:, place]], rows, VOCAB, purpose=DRAFT, noise_index=place, num_threads=2
         )[0]
-    logits = TARGET[tokens].reshape(-1, VOCAB)
+    logits = table[tokens].reshape(-1, VOCAB)
     rows = columns(
         num * (k + 1), seed=np.repeat(seed, k + 1), position=(position[:, None] + np.arange(k + 1)).ravel(), **given
     )
@@ -122,6 +130,27 @@ def test_many_rounds(method: str, k: int) -> None:
             rows = tokens[:, n - 1] == middle
             counts = pair_counts(tokens[rows, n - 2], tokens[rows, n])
             assert chi_square_ok(counts, np.broadcast_to(P[middle], (VOCAB, VOCAB))), (n, middle)
+
+
+@ratio_methods
+def test_rounds_are_independent(method: str) -> None:
+    """Where laws do not depend on the prefix, neither may a round on the one before it.
+
+    Block verification decides by coins and drafts behind the token where a round ends; met again, they would tell.
+    """
+    num, k = 40_000, 3
+    table = np.tile(TARGET[FIRST] * 0.5, (VOCAB, 1))
+    seed, start = np.arange(num, dtype=np.uint64), np.full(num, FIRST)
+    first = run_round(method, start, np.full(num, 100), seed, k, table)
+    second = run_round(method, start, 101 + first.num_accepted, seed, k, table)
+    counts = np.bincount((k + 1) * first.num_accepted + second.num_accepted).reshape(k + 1, k + 1)
+    assert chi_square_ok(counts, np.broadcast_to(counts.sum(1) / num, (k + 1, k + 1)))
+    assert chi_square_ok(pair_counts(first.num_accepted, second.emitted[:, 0])[: k + 1], law_of(table[: k + 1]))
+    # A draft of the second round tells nothing about the draft of the first at the same position.
+    refused = first.num_accepted == 0
+    pairs = pair_counts(first.drafts[refused, 1], second.drafts[refused, 0])
+    seen = pairs.sum(1) > 100
+    assert seen.sum() > 8 and chi_square_ok(pairs[seen], law_of(-table[seen]))
 
 
 @ratio_methods

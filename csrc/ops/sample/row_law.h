@@ -30,12 +30,10 @@ struct RowLaw {
 
 constexpr float kInfinity = __builtin_inff();
 
-// 16 logits; NaN and lanes from n on are -inf. n >= 1, and may exceed 16.
+// 16 logits; lanes from n on are -inf. n >= 1, and may exceed 16.
 inline Lanes load_logits(const float* p, int64_t n) {
-  const Lanes floor = broadcast(-kInfinity);
-  const Lanes x =
-      n >= 16 ? load(p) : select(first_lanes(static_cast<int>(n)), load_partial(p, static_cast<int>(n)), floor);
-  return maximum(x, floor);
+  if (n >= 16) return load(p);
+  return select(first_lanes(static_cast<int>(n)), load_partial(p, static_cast<int>(n)), broadcast(-kInfinity));
 }
 
 struct Argmax {
@@ -43,7 +41,7 @@ struct Argmax {
   float logit;
 };
 
-// Ties to the lowest id.
+// Ties to the lowest id; maximum() drops NaN.
 inline Argmax find_argmax(const float* logits, int64_t vocab_size) {
   Argmax best = {-1, -kInfinity};
   int64_t best_block = -1;
