@@ -21,5 +21,5 @@ cp "$work"/build/_core.*.so "$work"/build/_testing.*.so "$work/site/eagle31rt/"
 export PYTHONPATH="$work/site" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so)"
 "$python" -P -m pytest -q -p no:cacheprovider -m "not real_model and not dev" \
-  tests/test_checkpoint.py tests/test_config.py tests/test_draft_config.py tests/test_weights.py tests/test_op_*.py \
+  tests/test_checkpoint.py tests/test_config.py tests/test_draft_config.py tests/test_weights.py tests/test_draft_weights.py tests/test_op_*.py \
   tests/test_ops_reference.py tests/test_engine_edges.py "${@:2}"

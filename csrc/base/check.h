@@ -23,15 +23,15 @@ template <typename... Parts>
 }  // namespace eagle31rt
 
 // E31_CHECK(n > 0, kInvalidArgument, "max_tokens is ", n, "; give 1 or more");
-#define E31_CHECK(condition, code, ...)                                       \
-  do {                                                                        \
+#define E31_CHECK(condition, code, ...)                                             \
+  do {                                                                              \
     if (!(condition)) ::eagle31rt::fail(::eagle31rt::ErrorCode::code, __VA_ARGS__); \
   } while (false)
 
 // A broken invariant of our own code, never a user's mistake.
-#define E31_INVARIANT(condition)                                                                        \
-  do {                                                                                                  \
-    if (!(condition))                                                                                   \
+#define E31_INVARIANT(condition)                                                                                  \
+  do {                                                                                                            \
+    if (!(condition))                                                                                             \
       ::eagle31rt::fail(::eagle31rt::ErrorCode::kInternal, "internal error: ", #condition, " at ", __FILE__, ":", \
-                        __LINE__, "; please report it");                                                \
+                        __LINE__, "; please report it");                                                          \
   } while (false)

@@ -38,7 +38,7 @@ static inline uint16_t float_to_float16(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to infinity
-  if (magnitude < 0x38800000u) {                                                // subnormal or zero
+  if (magnitude < 0x38800000u) {                                               // subnormal or zero
     // Adding 0.5 aligns the mantissa so that the float addition itself rounds to the 2^-24 grid.
     const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(aligned) - 0x3f000000u));

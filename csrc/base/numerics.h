@@ -15,9 +15,9 @@ namespace eagle31rt::numerics {
 constexpr float kExpUnderflow = -87.3365f;  // below: 0
 constexpr float kExpOverflow = 88.7228f;    // above: +inf
 constexpr float kLog2E = 1.44269504f;
-constexpr float kLn2High = 0.693359375f;       // exact in 10 bits, so n * kLn2High is exact
-constexpr float kLn2Low = -2.12194440e-4f;     // ln 2 - kLn2High
-constexpr float kRoundMagic = 12582912.0f;     // 1.5 * 2^23: adding it rounds to an integer, ties to even
+constexpr float kLn2High = 0.693359375f;    // exact in 10 bits, so n * kLn2High is exact
+constexpr float kLn2Low = -2.12194440e-4f;  // ln 2 - kLn2High
+constexpr float kRoundMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, ties to even
 // exp(r) = 1 + r + r^2 * (c2 + r * (c3 + ...)), minimax on [-ln2/2, ln2/2]
 constexpr float kExpC2 = 4.99999934e-1f;
 constexpr float kExpC3 = 1.66665204e-1f;

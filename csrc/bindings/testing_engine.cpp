@@ -38,8 +38,8 @@ struct LoadedTarget {
     config = parse_decoder_config(read_text_file(directory + "/config.json"),
                                   optional_text(directory + "/generation_config.json"), directory);
     const DType weight_dtype = dtype_or(dtype, config.dtype);
-    decoder = std::make_unique<Decoder>(
-        config, load_decoder_weights(Checkpoint::open(directory), config, weight_dtype), capture_layers);
+    decoder = std::make_unique<Decoder>(config, load_decoder_weights(Checkpoint::open(directory), config, weight_dtype),
+                                        capture_layers);
     pages.resize(static_cast<size_t>((num_tokens + page_size - 1) / page_size));
     std::iota(pages.rbegin(), pages.rend(), 0);
     kv = std::make_unique<KvStorage>(decoder->kv_shape(dtype_or(kv_dtype, weight_dtype)),
@@ -66,8 +66,8 @@ void check_chunks(const std::vector<int32_t>& chunks, size_t num_tokens) {
 }
 
 py::tuple run_decoder(const std::string& model, const std::vector<int32_t>& tokens, const std::vector<int32_t>& chunks,
-                      const std::string& dtype, const std::string& kv_dtype,
-                      const std::vector<int32_t>& capture_layers, int32_t page_size, int num_threads) {
+                      const std::string& dtype, const std::string& kv_dtype, const std::vector<int32_t>& capture_layers,
+                      int32_t page_size, int num_threads) {
   check_chunks(chunks, tokens.size());
   ThreadPool pool(num_threads);
   ExecutionContext context{pool, cpu_ops()};
@@ -95,8 +95,8 @@ py::tuple run_draft(const std::string& model, const std::string& draft_directory
   check_chunks(chunks, tokens.size() - 1);
   ThreadPool pool(1);
   ExecutionContext context{pool, cpu_ops()};
-  const DecoderConfig target_config = parse_decoder_config(
-      read_text_file(model + "/config.json"), optional_text(model + "/generation_config.json"), model);
+  const DecoderConfig target_config = parse_decoder_config(read_text_file(model + "/config.json"),
+                                                           optional_text(model + "/generation_config.json"), model);
   const DraftConfig draft_config = parse_draft_config(read_text_file(draft_directory + "/config.json"), target_config,
                                                       {{}, layer_id_convention, feedback}, draft_directory);
   LoadedTarget target(model, dtype, kv_dtype, draft_config.capture_layers,
@@ -151,7 +151,8 @@ void bind_testing_engine(py::module_& module) {
              py::arg("capture_layers") = std::vector<int32_t>{}, py::arg("page_size") = 16, py::arg("num_threads") = 1);
   module.def("run_draft", &run_draft, py::arg("model_dir"), py::arg("draft_dir"), py::arg("token_ids"),
              py::arg("num_steps"), py::arg("chunks"), py::arg("dtype") = "auto", py::arg("kv_cache_dtype") = "auto",
-             py::arg("layer_id_convention") = "", py::arg("feedback") = "auto", py::arg("draft_between_chunks") = false);
+             py::arg("layer_id_convention") = "", py::arg("feedback") = "auto",
+             py::arg("draft_between_chunks") = false);
 }
 
 }  // namespace eagle31rt

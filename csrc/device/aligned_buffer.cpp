@@ -11,7 +11,8 @@ AlignedBuffer::AlignedBuffer(size_t num_bytes, HugePages huge_pages) {
   constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
   const bool huge = huge_pages == HugePages::kYes;
   const size_t mapping_size = num_bytes + (huge ? kHugePage : 0);
-  void* memory = mmap(nullptr, mapping_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, mapping_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   E31_CHECK(memory != MAP_FAILED, kResource, "could not allocate ", num_bytes,
             " bytes; lower max_num_seqs, max_model_len or kv_cache_memory_bytes, or free memory");
 #if defined(MADV_HUGEPAGE) && defined(MADV_NOHUGEPAGE)

@@ -10,8 +10,8 @@ namespace {
 FinishReason finish_after_newest(const RequestState& request) {
   const int32_t token = request.tokens.back();
   const bool may_stop = request.num_output_tokens() >= request.params.min_tokens;
-  if (may_stop && std::find(request.end_token_ids.begin(), request.end_token_ids.end(), token) !=
-                      request.end_token_ids.end()) {
+  if (may_stop &&
+      std::find(request.end_token_ids.begin(), request.end_token_ids.end(), token) != request.end_token_ids.end()) {
     return FinishReason::kStop;
   }
   return request.length() >= request.length_limit ? FinishReason::kLength : FinishReason::kNone;

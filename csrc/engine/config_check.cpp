@@ -23,10 +23,10 @@ void check_speculation(const EngineConfig& config) {
   const VerifyMethod method = parse_verify_method(config.rejection_sample_method);
   E31_CHECK(config.draft_sample_method == "greedy" || config.draft_sample_method == "probabilistic", kInvalidArgument,
             "draft_sample_method is \"", config.draft_sample_method, "\"; give greedy or probabilistic");
-  E31_CHECK(config.draft_sample_method == "greedy" || method == VerifyMethod::kStandard ||
-                method == VerifyMethod::kBlock,
-            kInvalidArgument, "draft_sample_method probabilistic needs rejection_sample_method standard or block, not ",
-            config.rejection_sample_method);
+  E31_CHECK(
+      config.draft_sample_method == "greedy" || method == VerifyMethod::kStandard || method == VerifyMethod::kBlock,
+      kInvalidArgument, "draft_sample_method probabilistic needs rejection_sample_method standard or block, not ",
+      config.rejection_sample_method);
   const std::vector<double>& rates = config.synthetic_acceptance_rates;
   if (method != VerifyMethod::kSynthetic) {
     E31_CHECK(rates.empty(), kInvalidArgument,

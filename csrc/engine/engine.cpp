@@ -44,8 +44,8 @@ void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prom
   request->id = request_id;
   request->tokens.assign(prompt.begin(), prompt.end());
   request->prompt_length = static_cast<int32_t>(prompt.size());
-  request->length_limit = static_cast<int32_t>(
-      std::min<int64_t>(max_model_len_, int64_t{request->prompt_length} + params.max_tokens));
+  request->length_limit =
+      static_cast<int32_t>(std::min<int64_t>(max_model_len_, int64_t{request->prompt_length} + params.max_tokens));
   request->params = params;
   request->end_token_ids = params.stop_token_ids;
   request->delayed_token_ids = params.stop_token_ids;

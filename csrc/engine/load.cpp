@@ -94,11 +94,11 @@ void Engine::Impl::choose_lengths_and_pages() {
   target_kv_ = std::make_unique<KvStorage>(target_shape, num_pages, config_.page_size);
   if (!draft_) return;
   draft_kv_ = std::make_unique<KvStorage>(draft_->kv_shape(kv_dtype_), num_pages, config_.page_size);
-  drafter_ = std::make_unique<ChainDrafter>(
-      *draft_, *draft_kv_,
-      ChainDrafter::Config{.num_slots = config_.max_num_seqs,
-                           .page_size = config_.page_size,
-                           .draw = config_.draft_sample_method == "probabilistic"});
+  drafter_ =
+      std::make_unique<ChainDrafter>(*draft_, *draft_kv_,
+                                     ChainDrafter::Config{.num_slots = config_.max_num_seqs,
+                                                          .page_size = config_.page_size,
+                                                          .draw = config_.draft_sample_method == "probabilistic"});
   for (int32_t slot = config_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 

@@ -1,4 +1,5 @@
-// One request. `tokens` is the one authoritative state: its length is the committed length, and everything else follows.
+// One request. `tokens` is the one authoritative state: its length is the committed length, and everything else
+// follows.
 //
 //   position of tokens[i]          i
 //   KV entries that are valid      [0, num_computed); the newest committed token has none yet and is fed next
@@ -22,9 +23,9 @@ struct RequestState {
   int32_t prompt_length = 0;
   int32_t length_limit = 0;  // tokens.size() at which the request ends with "length"
   SamplingParams params;
-  std::vector<int32_t> end_token_ids;     // ids that end the request
-  std::vector<int32_t> delayed_token_ids; // ids that min_tokens holds back
-  int32_t num_speculative_tokens = 0;     // K of this request
+  std::vector<int32_t> end_token_ids;      // ids that end the request
+  std::vector<int32_t> delayed_token_ids;  // ids that min_tokens holds back
+  int32_t num_speculative_tokens = 0;      // K of this request
   int32_t num_computed = 0;
   std::vector<int32_t> pages;
   int32_t slot = -1;  // the drafter's; -1 = never drafts

@@ -86,8 +86,9 @@ std::vector<StepOutput> Engine::Impl::commit() {
     }
     StepOutput& output = outputs.emplace_back();
     if (entry.num_accepted < 0) {
-      commit_error(request, concat("the model gave no finite logit after position ", request.length() - 1,
-                                   "; its weights or activations overflow for this prompt"),
+      commit_error(request,
+                   concat("the model gave no finite logit after position ", request.length() - 1,
+                          "; its weights or activations overflow for this prompt"),
                    output);
       continue;
     }
@@ -106,13 +107,12 @@ void Engine::Impl::observe(const std::vector<int32_t>& computed_before) {
     if (request.slot < 0 || request.finished()) continue;
     const int32_t first = computed_before[i];
     const int64_t first_row = batch_.forward().row_begin[i];
-    observations.push_back(
-        {.slot = request.slot,
-         .pages = request.pages,
-         .first_position = first,
-         .captured = captured_.data() + first_row * decoder_->captured_size(),
-         .next_tokens = {&request.tokens[static_cast<size_t>(first + 1)],
-                         static_cast<size_t>(request.num_computed - first)}});
+    observations.push_back({.slot = request.slot,
+                            .pages = request.pages,
+                            .first_position = first,
+                            .captured = captured_.data() + first_row * decoder_->captured_size(),
+                            .next_tokens = {&request.tokens[static_cast<size_t>(first + 1)],
+                                            static_cast<size_t>(request.num_computed - first)}});
   }
   if (!observations.empty()) drafter_->observe(observations, draft_context_);
 }

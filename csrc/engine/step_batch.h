@@ -20,7 +20,7 @@ struct ScheduledRequest {
   int32_t num_rows;        // tokens fed
   int32_t num_drafts = 0;  // of these, the last ones are drafts
   bool needs_logits = true;
-  size_t proposal = 0;     // index into the step's proposals, if num_drafts > 0
+  size_t proposal = 0;  // index into the step's proposals, if num_drafts > 0
   // Filled after verification.
   int32_t first_logit_row = -1;
   int32_t num_accepted = 0;  // -1: a row had no finite logit

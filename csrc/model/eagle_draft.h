@@ -1,8 +1,8 @@
 // An EAGLE-3 / EAGLE-3.1 draft: one transformer layer that reads the target's captured states (eagle31_spec 1-2).
 //
 // A slot pairs the feature of position p with the token of position p + 1 and predicts the token of p + 2. Its KV entry
-// has index p + 1 (the token's), so that a draft page depends on the tokens of its own page only; index 0 holds nothing.
-// The rotary position is p, as the heads were trained.
+// has index p + 1 (the token's), so that a draft page depends on the tokens of its own page only; index 0 holds
+// nothing. The rotary position is p, as the heads were trained.
 //
 // The feature is fuse(captured states) for verified positions, and the fed-back state while drafting:
 //   EAGLE-3:   the layer output before the last norm

@@ -9,13 +9,13 @@
 namespace eagle31rt {
 
 struct ForwardBatch {
-  std::vector<int32_t> token_ids;   // [num_rows]
-  std::vector<int32_t> positions;   // [num_rows] rotary positions
-  std::vector<int64_t> slots;       // [num_rows] KV slot that the row writes: page * page_size + offset
+  std::vector<int32_t> token_ids;     // [num_rows]
+  std::vector<int32_t> positions;     // [num_rows] rotary positions
+  std::vector<int64_t> slots;         // [num_rows] KV slot that the row writes: page * page_size + offset
   std::vector<int32_t> row_begin{0};  // [num_requests + 1]
-  std::vector<int32_t> kv_begin;    // [num_requests] first visible KV index
-  std::vector<int32_t> kv_length;   // [num_requests] KV entries before the request's first row
-  std::vector<int32_t> page_table;  // [num_requests, page_table_stride]; entries past a request's pages are 0
+  std::vector<int32_t> kv_begin;      // [num_requests] first visible KV index
+  std::vector<int32_t> kv_length;     // [num_requests] KV entries before the request's first row
+  std::vector<int32_t> page_table;    // [num_requests, page_table_stride]; entries past a request's pages are 0
   int32_t page_table_stride = 0;
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }

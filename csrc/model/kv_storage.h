@@ -17,9 +17,7 @@ struct KvShape {
   DType dtype = DType::kBFloat16;
 
   // Keys and values of one token over all layers, in bytes.
-  int64_t bytes_per_token() const {
-    return int64_t{2} * num_layers * num_kv_heads * head_dim * dtype_size(dtype);
-  }
+  int64_t bytes_per_token() const { return int64_t{2} * num_layers * num_kv_heads * head_dim * dtype_size(dtype); }
 };
 
 class KvStorage {

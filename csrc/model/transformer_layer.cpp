@@ -104,11 +104,8 @@ void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights,
   float* activated = scratch.activated.get(rows * shape.intermediate_size);
   run_rms_norm(residual, weights.post_attention_norm, shape.rms_norm_eps, rows, normed, shape.hidden_size, context);
   run_linear(normed, weights.gate_up, weights.gate_up_bias, nullptr, gate_up, rows, context);
-  context.ops.silu_mul({.input = gate_up,
-                        .output = activated,
-                        .num_rows = rows,
-                        .intermediate_size = shape.intermediate_size},
-                       context);
+  context.ops.silu_mul(
+      {.input = gate_up, .output = activated, .num_rows = rows, .intermediate_size = shape.intermediate_size}, context);
   run_linear(activated, weights.down, weights.down_bias, residual, residual, rows, context);
 }
 

@@ -56,8 +56,6 @@ const Ops& cpu_ops() {
   return ops;
 }
 
-OpsList available_cpu_ops() {
-  return {available().data(), static_cast<int>(available().size())};
-}
+OpsList available_cpu_ops() { return {available().data(), static_cast<int>(available().size())}; }
 
 }  // namespace eagle31rt

@@ -18,7 +18,7 @@ void verify_chain(const VerifyChainParams&, ExecutionContext&);
 #define E31_NAME(x) E31_STRING(x)
 
 extern const Ops kOps;
-const Ops kOps = {E31_NAME(E31_ISA), embedding, rms_norm, linear,  rope,   kv_append,
+const Ops kOps = {E31_NAME(E31_ISA), embedding, rms_norm, linear, rope,        kv_append,
                   paged_attention,   silu_mul,  fc_norm,  sample, verify_chain};
 
 }  // namespace eagle31rt::E31_ISA

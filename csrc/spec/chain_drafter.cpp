@@ -71,11 +71,11 @@ void ChainDrafter::choose_tokens(std::span<const DraftRequest> requests, int32_t
   for (size_t index : active_) {
     const DraftRequest& request = requests[index];
     rows_.push_back({.temperature = config_.draw ? request.temperature : 0.0f,
-                    .top_k = 0,
-                    .top_p = 1.0f,
-                    .min_p = 0.0f,
-                    .seed = request.seed,
-                    .position = request.first_position + step});
+                     .top_k = 0,
+                     .top_p = 1.0f,
+                     .min_p = 0.0f,
+                     .seed = request.seed,
+                     .position = request.first_position + step});
   }
   draft_ids_.resize(active_.size());
   const int64_t draft_vocab = draft_.config().draft_vocab_size;

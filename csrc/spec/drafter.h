@@ -31,17 +31,17 @@ struct Observation {
 struct DraftRequest {
   int32_t slot;
   std::span<const int32_t> pages;
-  int32_t num_tokens;    // 1 or more
-  float temperature;     // for drafts that are drawn; 0 = most probable
+  int32_t num_tokens;  // 1 or more
+  float temperature;   // for drafts that are drawn; 0 = most probable
   uint64_t seed;
   int64_t first_position;  // sequence position of the first drafted token
 };
 
 struct Proposals {
-  int32_t max_tokens = 0;              // the largest num_tokens of the step
-  std::vector<int32_t> token_ids;      // [num_requests, max_tokens] target ids, -1 where not asked for
+  int32_t max_tokens = 0;          // the largest num_tokens of the step
+  std::vector<int32_t> token_ids;  // [num_requests, max_tokens] target ids, -1 where not asked for
   // Laws that drew them, over draft ids; only if drafts are drawn. Owned by the drafter, valid until the next propose.
-  const float* logits = nullptr;       // [num_requests, max_tokens, draft_vocab_size]
+  const float* logits = nullptr;  // [num_requests, max_tokens, draft_vocab_size]
   int64_t draft_vocab_size = 0;
 };
 

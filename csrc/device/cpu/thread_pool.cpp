@@ -71,7 +71,9 @@ void ThreadPool::parallel_for(int64_t num_tasks, TaskRef task) {
   shared.pending.store(num_threads_ - 1, std::memory_order_relaxed);
   shared.epoch.fetch_add(1);  // sequentially consistent with the load of `sleeping`: no lost wake-up
   if (shared.sleeping.load() > 0) {
-    { std::lock_guard<std::mutex> lock(shared.mutex); }
+    {
+      std::lock_guard<std::mutex> lock(shared.mutex);
+    }
     shared.wake.notify_all();
   }
   for (int64_t i; (i = shared.next.fetch_add(1, std::memory_order_relaxed)) < num_tasks;) task(i, 0);

@@ -21,9 +21,8 @@ class TaskRef {
  public:
   template <typename Callable>
   TaskRef(Callable& callable)  // NOLINT: implicit by design
-      : object_(&callable), invoke_([](void* object, int64_t task, int thread) {
-          (*static_cast<Callable*>(object))(task, thread);
-        }) {}
+      : object_(&callable),
+        invoke_([](void* object, int64_t task, int thread) { (*static_cast<Callable*>(object))(task, thread); }) {}
   void operator()(int64_t task, int thread) const { invoke_(object_, task, thread); }
 
  private:

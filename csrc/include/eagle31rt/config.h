@@ -8,17 +8,17 @@
 namespace eagle31rt {
 
 struct EngineConfig {
-  std::string model;                    // Hugging Face directory of the target
-  std::string draft;                    // directory of an EAGLE-3 / EAGLE-3.1 draft; empty = plain decoding
-  std::string dtype = "auto";           // weights: auto (the file's) | float32 | bfloat16 | float16
-  std::string kv_cache_dtype = "auto";  // auto (= dtype) | float32 | bfloat16 | float16
-  int32_t page_size = 16;               // tokens a KV page
-  int32_t max_model_len = 0;            // tokens a sequence, prompt and output; 0 = what the model allows
-  int32_t max_num_seqs = 64;            // requests that run at once
-  int32_t max_num_batched_tokens = 512; // rows of a step that prefill may fill
-  int64_t kv_cache_memory_bytes = 0;    // 0 = enough for max_num_seqs full sequences, at most a quarter of free memory
-  int32_t num_threads = 0;              // 0 = physical cores
-  int32_t num_speculative_tokens = 0;   // K, upper bound of every request, 0..16
+  std::string model;                     // Hugging Face directory of the target
+  std::string draft;                     // directory of an EAGLE-3 / EAGLE-3.1 draft; empty = plain decoding
+  std::string dtype = "auto";            // weights: auto (the file's) | float32 | bfloat16 | float16
+  std::string kv_cache_dtype = "auto";   // auto (= dtype) | float32 | bfloat16 | float16
+  int32_t page_size = 16;                // tokens a KV page
+  int32_t max_model_len = 0;             // tokens a sequence, prompt and output; 0 = what the model allows
+  int32_t max_num_seqs = 64;             // requests that run at once
+  int32_t max_num_batched_tokens = 512;  // rows of a step that prefill may fill
+  int64_t kv_cache_memory_bytes = 0;     // 0 = enough for max_num_seqs full sequences, at most a quarter of free memory
+  int32_t num_threads = 0;               // 0 = physical cores
+  int32_t num_speculative_tokens = 0;    // K, upper bound of every request, 0..16
   std::string rejection_sample_method = "equality";  // equality | standard | block | synthetic
   std::string draft_sample_method = "greedy";        // greedy | probabilistic (standard and block only)
   std::vector<double> synthetic_acceptance_rates;    // synthetic: P(first i + 1 drafts accepted), K of them
