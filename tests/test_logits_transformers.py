@@ -103,11 +103,11 @@ def test_runtime_agrees(tmp_path: Path, spec: TargetSpec, prompt: list[int]) -> 
 
 
 def test_demo_model_agrees(demo_pair: DemoPair) -> None:
-    """30 layers of real weights in float32: logits up to 30, captured values up to 25,000."""
+    """30 layers of real weights in float32: logits up to 33; measured difference 1.3e-4."""
     prompt = np.random.default_rng(6).integers(0, 49152, 48).tolist()
     model = _reference(demo_pair.target)
     logits, _ = run_decoder(demo_pair.target, prompt, dtype="float32", num_threads=2)
-    np.testing.assert_allclose(logits, _logits(model, prompt), atol=2e-3, rtol=0)
+    np.testing.assert_allclose(logits, _logits(model, prompt), atol=5e-4, rtol=0)
     chat = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 2, 198, 1, 4093, 198, 19556, 2, 198]
     assert plain_ids(demo_pair.target, chat, 12, dtype="float32", kv_cache_memory_bytes=0, max_model_len=64) == _greedy(
         model, chat, 12
