@@ -80,6 +80,18 @@ def test_many_seeds_draw_the_ids_of_the_law(where: str) -> None:
     assert ids.tolist() == [draw(law, _testing.random_bits64(s, 5, 0, 0)) for s in range(2000)]
 
 
+def test_every_threshold_draws_its_id() -> None:
+    long = [0] * 1300
+    long[3], long[511], long[512], long[1299] = 2, 1, 3, 1
+    for weights in ([2, 0, 3], [0, 0, 1], [1, 1, 0], long):
+        ids = [i for i, weight in enumerate(weights) for _ in range(weight)]
+        total = len(ids)
+        for threshold, expected in enumerate(ids):
+            first, last = -(-(threshold << 64) // total), -(-((threshold + 1) << 64) // total) - 1
+            for bits in (first, last):
+                assert _testing.draw_with_bits(weights, bits) == (expected, expected)
+
+
 @where
 def test_argmax_ties_nan_and_infinities(where: str) -> None:
     inf, nan = np.inf, np.nan

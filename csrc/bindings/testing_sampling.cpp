@@ -4,7 +4,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,8 +18,12 @@
 #include "device/execution_context.h"
 #include "ops/ops.h"
 #include "ops/sample/exp_variants.h"
+#include "ops/sample/reference_law.h"
 #include "ops/verify_chain/reference_rules.h"
 #include "ops/verify_chain/rules.h"
+
+#define E31_ISA testing  // the templates of the operators, to draw with chosen bits
+#include "ops/sample/row_law.h"
 
 namespace py = pybind11;
 
@@ -44,6 +50,19 @@ Array<float> exponentials(const Array<float>& x, const std::string& instruction_
     exp_variant(ops_by_name(instruction_set).name)(x.data(), y.mutable_data(), x.size());
   }
   return y;
+}
+
+// The ids that the reference and the operators draw from these weights with these 64 bits.
+std::pair<int64_t, int64_t> draw_with_bits(const std::vector<uint64_t>& weights, uint64_t bits) {
+  E31_CHECK(std::ssize(weights) <= law::kMaxVocabSize, kInvalidArgument, "too many weights");
+  auto block = [&weights](int64_t first_id, int64_t count, uint64_t* out) {
+    std::copy_n(weights.begin() + first_id, count, out);
+  };
+  std::vector<uint64_t> block_masses(testing::kMaxBlocks);
+  const int64_t size = std::ssize(weights);
+  const uint64_t total = testing::sum_blocks(block, size, block_masses.data());
+  E31_CHECK(total > 0, kInvalidArgument, "all weights are 0");
+  return {reference::draw(weights, bits), testing::draw_id(block, size, block_masses.data(), total, bits)};
 }
 
 // A batch of rows as Python gives it: a dict of arrays, one entry per row each. Keeps the arrays alive.
@@ -205,6 +224,7 @@ void bind_testing_sampling(py::module_& module) {
   });
   module.def("derive_seed", &derive_seed);
   module.def("exponentials", &exponentials, py::arg("x"), py::arg("instruction_set"));
+  module.def("draw_with_bits", &draw_with_bits, py::arg("weights"), py::arg("bits"));
   module.def("sample", &run_sample, py::arg("instruction_set"), py::arg("logits"), py::arg("columns"),
              py::arg("vocab_size"), py::arg("purpose") = 0, py::arg("noise_index") = 0, py::arg("weights") = false,
              py::arg("num_threads") = 1);
