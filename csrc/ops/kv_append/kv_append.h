@@ -13,7 +13,7 @@ struct KvAppendParams {
   const int64_t* slots;  // [num_rows]: page * page_size + offset; a negative slot is skipped
   KvCacheView cache;
   int64_t num_rows;
-  int64_t row_stride;    // elements between rows
+  int64_t row_stride;  // elements between rows
 };
 
 }  // namespace eagle31rt

@@ -11,10 +11,10 @@
 namespace eagle31rt {
 
 struct RmsNormParams {
-  float* residual;       // [num_rows, residual_stride]; written only if delta is given
-  const float* delta;    // [num_rows, hidden_size] or null
-  const float* weight;   // [hidden_size]
-  float* output;         // [num_rows, output_stride]; may be the same memory as residual if delta is null
+  float* residual;      // [num_rows, residual_stride]; written only if delta is given
+  const float* delta;   // [num_rows, hidden_size] or null
+  const float* weight;  // [hidden_size]
+  float* output;        // [num_rows, output_stride]; may be the same memory as residual if delta is null
   int64_t num_rows;
   int64_t hidden_size;
   int64_t residual_stride;  // elements between rows

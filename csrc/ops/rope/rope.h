@@ -17,11 +17,11 @@ struct RopeParams {
   const float* cosine;  // [num_rows, rotary_dim / 2]
   const float* sine;    // [num_rows, rotary_dim / 2]
   int64_t num_rows;
-  int64_t row_stride;   // elements between rows of query and of key (they share one fused qkv buffer)
+  int64_t row_stride;  // elements between rows of query and of key (they share one fused qkv buffer)
   int32_t num_heads;
   int32_t num_kv_heads;
   int32_t head_dim;
-  int32_t rotary_dim;   // even, at most head_dim
+  int32_t rotary_dim;  // even, at most head_dim
   bool interleaved;
 };
 
