@@ -113,12 +113,13 @@ def breakdown(steps: list[dict[str, int]]) -> dict[str, float]:
 def measure_memory(model: str) -> float:
     """Peak resident megabytes beyond weights and touched KV, in a fresh process that loads, tokenises and generates."""
     code = (
-        "import sys, json\n"
+        "import json\n"
         "from eagle31rt import LLM, SamplingParams\n"
         f"llm = LLM(model={model!r})\n"
         f"llm.generate(['Hello, world. ' * 8], SamplingParams(temperature=0.0, max_tokens={NUM_TOKENS}))\n"
-        "import resource\n"
-        "print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, llm.info['weight_bytes']]))\n"
+        # Not ru_maxrss: it keeps the size that the parent had when it forked.
+        "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
+        "print(json.dumps([int(status['VmHWM'].split()[0]) * 1024, llm.info['weight_bytes']]))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     peak, weights = json.loads(done.stdout.splitlines()[-1])
