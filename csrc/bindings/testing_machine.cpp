@@ -138,7 +138,7 @@ double read_bandwidth(int64_t num_bytes, int num_threads) {
   E31_CHECK(num_bytes >= 1 << 20, kInvalidArgument, "num_bytes is ", num_bytes, "; give at least 1048576");
   ThreadPool pool(num_threads);
   const auto part = static_cast<size_t>(num_bytes / pool.num_threads() / 256 * 256);
-  AlignedBuffer buffer(part * static_cast<size_t>(pool.num_threads()));
+  AlignedBuffer buffer(part * static_cast<size_t>(pool.num_threads()), HugePages::kYes);  // as the weights of a model
   std::memset(buffer.data(), 1, buffer.size());  // untouched pages would all be the one page of zeros
   std::atomic<uint32_t> checksum{0};
   auto task = [&](int64_t index, int) {
