@@ -8,10 +8,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" -m pip -q install --target "$work/build-tools" pybind11 nlohmann-json ninja
 export PYTHONPATH="$work/build-tools"
-# The sanitizers see every access at -O1, and it compiles three times as fast as -O3.
-cmake -S . -B "$work/build" -DE31_BUILD_PYTHON=ON -DE31_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug \
-  -DE31_OPTIMIZE=-O1 -DPython_EXECUTABLE="$("$python" -c 'import sys; print(sys.executable)')" \
-  -DPython3_EXECUTABLE="$("$python" -c 'import sys; print(sys.executable)')" \
+# The preset compiles at -O1: the sanitizers see every access, and it takes a third of the time of -O3.
+interpreter=$("$python" -c 'import sys; print(sys.executable)')
+cmake --preset asan -B "$work/build" -DPython_EXECUTABLE="$interpreter" -DPython3_EXECUTABLE="$interpreter" \
   -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" > /dev/null
 cmake --build "$work/build" -j "$(nproc)" --target _core _testing > "$work/build.log" 2>&1 || { tail -50 "$work/build.log"; exit 1; }
 mkdir -p "$work/site"
