@@ -35,7 +35,10 @@ def load_prompts(folder: Path, tokenizer: Tokenizer, per_set: int, max_tokens: i
         chosen = [lines[round(i * (len(lines) - 1) / max(1, per_set - 1))] for i in range(per_set)]
         turns = [json.loads(line)["turns"][0] for line in chosen]
         conversations = [[{"role": "user", "content": turn}] for turn in turns]
-        prompts[path.stem] = [tokenizer.encode(tokenizer.render_chat(chat), add_special_tokens=False)[:max_tokens] for chat in conversations]
+        prompts[path.stem] = [
+            tokenizer.encode(tokenizer.render_chat(chat), add_special_tokens=False)[:max_tokens]
+            for chat in conversations
+        ]
     if not prompts:
         raise SystemExit(f"no .jsonl file in {folder}")
     return prompts

@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.checkpoints import DraftSpec, TargetSpec, TinyCheckpoint, target_config, target_weights, write_draft
-from support.engine import Request, Result, make_engine, plain_outcome, serve
+from support.engine import Request, Result, endless, make_engine, plain_outcome, random_prompt, serve
 from support.oracle import Target, generate
 from support.oracle_draft import Draft, speculate
 from support.successor import DRAFT, TARGET, write_successor_draft, write_successor_target
@@ -43,17 +42,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return Pair(tmp_path_factory.mktemp("pair"))
 
 
-def _prompt(length: int, seed: int = 3) -> list[int]:
-    return np.random.default_rng(seed).integers(3, 96, length).tolist()
-
-
-def _endless(max_tokens: int, **params: Any) -> dict[str, Any]:
-    return {"max_tokens": max_tokens, "ignore_eos": True, **params}
-
-
 def test_prompts_of_one_and_nine_tokens(pair: Pair) -> None:
     """SafeAILab/EAGLE#250: batch 2 crashed, since buffers were sized for one row."""
-    requests = [Request(_prompt(1), _endless(30)), Request(_prompt(9), _endless(30))]
+    requests = [Request(random_prompt(1), endless(30)), Request(random_prompt(9), endless(30))]
     together = pair.run(requests, 4)
     assert together == [pair.run([request], 4)[0] for request in requests]
 
@@ -61,7 +52,7 @@ def test_prompts_of_one_and_nine_tokens(pair: Pair) -> None:
 @pytest.mark.parametrize("copies", [2, 8, 16])
 def test_acceptance_does_not_fall_as_the_batch_grows(pair: Pair, copies: int) -> None:
     """TensorRT-LLM#9208: the same prompt once and many times must accept the same drafts."""
-    request = Request(_prompt(7), _endless(40))
+    request = Request(random_prompt(7), endless(40))
     alone = pair.run([request], 5)[0]
     assert alone.num_accepted_tokens > 10
     assert pair.run([request] * copies, 5) == [alone] * copies
@@ -69,7 +60,7 @@ def test_acceptance_does_not_fall_as_the_batch_grows(pair: Pair, copies: int) ->
 
 def test_longest_run_across_a_page_edge(pair: Pair) -> None:
     """TensorRT-LLM#11300: quality fell with long drafts that began just before a page edge."""
-    requests = [Request(_prompt(length, length), _endless(60)) for length in (10, 11, 12, 27)]
+    requests = [Request(random_prompt(length, length), endless(60)) for length in (10, 11, 12, 27)]
     results = pair.run(requests, 16, page_size=16)
     assert max(run for result in results for run in result.runs) > 6
 
@@ -77,7 +68,7 @@ def test_longest_run_across_a_page_edge(pair: Pair) -> None:
 def _ending(pair: Pair, free: Result, index: int, **params: Any) -> Request:
     assert free.token_ids[index] not in free.token_ids[:index]
     stop = {"stop_token_ids": [free.token_ids[index]]}
-    return Request(_prompt(9), {"max_tokens": 40, "ignore_eos": True, **stop, **params})
+    return Request(random_prompt(9), {"max_tokens": 40, "ignore_eos": True, **stop, **params})
 
 
 def _places_inside_runs(result: Result) -> list[int]:
@@ -91,7 +82,7 @@ def _places_inside_runs(result: Result) -> list[int]:
 
 def test_end_accepted_in_the_middle_of_a_run(pair: Pair) -> None:
     """transformers#47912: only the last token of a run was looked at; vllm#56101: what lay behind it was counted."""
-    free = pair.run([Request(_prompt(9), _endless(40))], 5)[0]
+    free = pair.run([Request(random_prompt(9), endless(40))], 5)[0]
     places = _places_inside_runs(free)
     assert len(places) >= 2
     for index in places:
@@ -105,7 +96,7 @@ def test_end_accepted_in_the_middle_of_a_run(pair: Pair) -> None:
 @pytest.mark.parametrize("slack", [0, 1])
 def test_end_and_length_in_the_same_run(pair: Pair, slack: int) -> None:
     """sglang#31599: the length cap was tested first and hid an end before it."""
-    free = pair.run([Request(_prompt(9), _endless(40))], 5)[0]
+    free = pair.run([Request(random_prompt(9), endless(40))], 5)[0]
     for index in _places_inside_runs(free):
         result = pair.run([_ending(pair, free, index, max_tokens=index + 1 + slack)], 5)[0]
         assert (len(result.token_ids), result.finish_reason) == (index + 1, "stop")
@@ -117,11 +108,11 @@ def test_end_and_length_in_the_same_run(pair: Pair, slack: int) -> None:
 @pytest.mark.parametrize("min_tokens", [1, 4, 7])
 def test_min_tokens_holds_in_the_middle_of_a_run(pair: Pair, tmp_path: Path, min_tokens: int) -> None:
     """vllm PR#32642: verify rows skipped the mask; vllm#41768: later one row too many had it."""
-    free = pair.run([Request(_prompt(9), _endless(40))], 5)[0]
+    free = pair.run([Request(random_prompt(9), endless(40))], 5)[0]
     for index in range(1, 9):
         end = free.token_ids[index]
         masked = Pair(tmp_path / str(index), eos_token_id=end)
-        result = masked.run([Request(_prompt(9), {"max_tokens": 40, "min_tokens": min_tokens})], 5)[0]
+        result = masked.run([Request(random_prompt(9), {"max_tokens": 40, "min_tokens": min_tokens})], 5)[0]
         first = free.token_ids.index(end)
         if first >= min_tokens:
             assert result.token_ids == free.token_ids[: first + 1]
@@ -146,18 +137,18 @@ def test_the_drafts_own_weights_are_used(tmp_path: Path, own: str) -> None:
     spec = replace(DRAFT, **{own: True, "draft_vocab_size": 96 if own == "own_head" else 88})
     draft = write_successor_draft(tmp_path / "draft", target, spec)
     judge = Target(target.directory)
-    trace = speculate(judge, Draft(draft.directory, judge), _prompt(9), 40, 4)
+    trace = speculate(judge, Draft(draft.directory, judge), random_prompt(9), 40, 4)
     engine = make_engine(target.directory, draft.directory, num_speculative_tokens=4)
-    result = serve(engine, [Request(_prompt(9), _endless(40))])[0]
+    result = serve(engine, [Request(random_prompt(9), endless(40))])[0]
     assert (result.token_ids, result.num_accepted_tokens) == (trace.token_ids, sum(trace.accepted))
     assert sum(trace.accepted) > 12
 
 
 def test_chunks_do_not_change_acceptance(pair: Pair) -> None:
     """sglang PR#26800, PR#28254: prompt 10 in chunks of 4, and a resumed request with outputs."""
-    whole = pair.run([Request(_prompt(10), _endless(30))], 4)[0]
-    assert pair.run([Request(_prompt(10), _endless(30))], 4, max_num_batched_tokens=4)[0] == whole
-    resumed = Request(_prompt(10) + whole.token_ids[:3], _endless(27))
+    whole = pair.run([Request(random_prompt(10), endless(30))], 4)[0]
+    assert pair.run([Request(random_prompt(10), endless(30))], 4, max_num_batched_tokens=4)[0] == whole
+    resumed = Request(random_prompt(10) + whole.token_ids[:3], endless(27))
     one = pair.run([resumed], 4)[0]
     assert pair.run([resumed], 4, max_num_batched_tokens=4)[0] == one
     assert one.token_ids == whole.token_ids[3:]
@@ -184,7 +175,7 @@ def test_padding_never_wins(tmp_path: Path, temperature: float) -> None:
     judge = Target(target.directory)
     logits, _ = judge.forward(list(range(71)), judge.new_caches())
     assert logits.max() < -2
-    requests = [Request([t], _endless(20, temperature=temperature, seed=t)) for t in (0, 35, 70)]
+    requests = [Request([t], endless(20, temperature=temperature, seed=t)) for t in (0, 35, 70)]
     engine = make_engine(target.directory, draft.directory, num_speculative_tokens=4)
     results = serve(engine, requests)
     plain = make_engine(target.directory)
@@ -198,7 +189,7 @@ def test_padding_never_wins(tmp_path: Path, temperature: float) -> None:
 def test_seeds_in_one_batch(pair: Pair) -> None:
     """vllm#6038, #9441: seeds ignored, or mixed up between rows."""
     seeds = [1, 2, 1, 0, 2**64 - 1]
-    requests = [Request(_prompt(5), _endless(30, temperature=1.0, seed=seed)) for seed in seeds]
+    requests = [Request(random_prompt(5), endless(30, temperature=1.0, seed=seed)) for seed in seeds]
     results = pair.run(requests, 4)
     assert results[0] == results[2]
     assert len({tuple(result.token_ids) for result in results}) == 4

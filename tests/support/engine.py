@@ -62,6 +62,17 @@ def sampling(**changes: Any) -> _core.SamplingParams:
     return params
 
 
+def random_prompt(length: int, seed: int = 3) -> list[int]:
+    """Ids of the constructed pair's vocabulary (support.successor), without its special ones."""
+    ids: list[int] = np.random.default_rng(seed).integers(3, 96, length).tolist()
+    return ids
+
+
+def endless(max_tokens: int, **params: Any) -> dict[str, Any]:
+    """Parameters of a request that ends by length only."""
+    return {"max_tokens": max_tokens, "ignore_eos": True, **params}
+
+
 def _record(result: Result, output: _core.StepOutput) -> None:
     assert result.finish_reason == "", f"request {output.request_id} goes on after {result.finish_reason}"
     result.token_ids += output.new_token_ids
