@@ -9,5 +9,6 @@ PYBIND11_MODULE(_testing, module) {
   eagle31rt::bind_testing_machine(module);
   eagle31rt::bind_testing_sampling(module);
   eagle31rt::bind_testing_model(module);
+  eagle31rt::bind_testing_agreement(module);
   eagle31rt::bind_testing_engine(module);
 }

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "bindings/testing.h"
+#include "bindings/testing_target.h"
 #include "model/checkpoint.h"
 #include "model/decoder.h"
 #include "model/eagle_draft.h"
@@ -19,46 +20,6 @@ namespace eagle31rt {
 namespace {
 
 using Floats = py::array_t<float, py::array::c_style>;
-
-std::string optional_text(const std::string& path) { return file_exists(path) ? read_text_file(path) : std::string(); }
-
-DType dtype_or(const std::string& name, DType automatic) {
-  return name == "auto" ? automatic : parse_floating_point_dtype(name);
-}
-
-// A target with room for one sequence, and the table of its pages (in descending order, so that order is tested too).
-struct LoadedTarget {
-  DecoderConfig config;
-  std::unique_ptr<Decoder> decoder;
-  std::unique_ptr<KvStorage> kv;
-  std::vector<int32_t> pages;
-
-  LoadedTarget(const std::string& directory, const std::string& dtype, const std::string& kv_dtype,
-               const std::vector<int32_t>& capture_layers, int64_t num_tokens, int32_t page_size) {
-    config = parse_decoder_config(read_text_file(directory + "/config.json"),
-                                  optional_text(directory + "/generation_config.json"), directory);
-    const DType weight_dtype = dtype_or(dtype, config.dtype);
-    decoder = std::make_unique<Decoder>(config, load_decoder_weights(Checkpoint::open(directory), config, weight_dtype),
-                                        capture_layers);
-    pages.resize(static_cast<size_t>((num_tokens + page_size - 1) / page_size));
-    std::iota(pages.rbegin(), pages.rend(), 0);
-    kv = std::make_unique<KvStorage>(decoder->kv_shape(dtype_or(kv_dtype, weight_dtype)),
-                                     static_cast<int64_t>(pages.size()), page_size);
-  }
-
-  // Feeds tokens[first, first + count); logits of every row and captured states go to the given memory.
-  void feed(const std::vector<int32_t>& tokens, int32_t first, int32_t count, int32_t page_size, float* logits,
-            float* captured, ExecutionContext& context) {
-    ForwardBatch batch;
-    batch.clear(static_cast<int32_t>(pages.size()));
-    batch.add_request(std::span(tokens).subspan(static_cast<size_t>(first), static_cast<size_t>(count)), pages,
-                      page_size, first, 0, 0);
-    std::vector<int32_t> rows(static_cast<size_t>(count));
-    std::iota(rows.begin(), rows.end(), 0);
-    if (logits == nullptr) rows.clear();
-    decoder->forward(batch, rows, {.logits = logits, .captured = captured}, *kv, context);
-  }
-};
 
 void check_chunks(const std::vector<int32_t>& chunks, size_t num_tokens) {
   E31_CHECK(std::accumulate(chunks.begin(), chunks.end(), size_t{0}) == num_tokens, kInvalidArgument,
@@ -95,8 +56,7 @@ py::tuple run_draft(const std::string& model, const std::string& draft_directory
   check_chunks(chunks, tokens.size() - 1);
   ThreadPool pool(1);
   ExecutionContext context{pool, cpu_ops()};
-  const DecoderConfig target_config = parse_decoder_config(read_text_file(model + "/config.json"),
-                                                           optional_text(model + "/generation_config.json"), model);
+  const DecoderConfig target_config = read_decoder_config(model);
   const DraftConfig draft_config = parse_draft_config(read_text_file(draft_directory + "/config.json"), target_config,
                                                       {{}, layer_id_convention, feedback}, draft_directory);
   LoadedTarget target(model, dtype, kv_dtype, draft_config.capture_layers,
