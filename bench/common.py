@@ -74,17 +74,18 @@ def make_params(max_tokens: int, **fields: Any) -> _core.SamplingParams:
 
 def run_request(
     engine: _core.Engine, prompt: Sequence[int], params: _core.SamplingParams
-) -> tuple[list[int], list[dict[str, int]]]:
-    """Runs one request alone. Returns its ids and the profile of every step; step 0 is the prefill."""
+) -> tuple[list[int], list[dict[str, int]], _core.SpeculationMetrics]:
+    """Runs one request alone: its ids, the profile of every step (step 0 is the prefill) and its totals."""
     engine.profile()
     engine.add_request(0, prompt, params)
     ids: list[int] = []
     steps: list[dict[str, int]] = []
     while engine.has_unfinished_requests():
-        for output in engine.step():
-            ids += output.new_token_ids
+        outputs = engine.step()
         steps.append(engine.profile())
-    return ids, steps
+        for output in outputs:
+            ids += output.new_token_ids
+    return ids, steps, outputs[-1].metrics
 
 
 def alternate(repeats: int, measurements: dict[str, Callable[[], float]]) -> dict[str, float]:

@@ -47,7 +47,7 @@ TARGETS = {
 def decode_steps(engine: _core.Engine, drafts: int) -> list[dict[str, int]]:
     """Profiles of the decode steps of one request; only full-width steps count."""
     params = make_params(NUM_TOKENS, num_speculative_tokens=drafts)
-    _, steps = run_request(engine, PROMPT, params)
+    _, steps, _ = run_request(engine, PROMPT, params)
     return steps[1 : max(2, len(steps) - drafts - 1)]
 
 

@@ -94,9 +94,12 @@ def test_switches_and_aliases(field: str, changes: dict[str, Any], value: bool) 
     assert {key: config[key] for key in switches} == {key: value and key == field for key in switches}
 
 
-def test_norm_before_fc_of_eagle_config_wins() -> None:
-    assert parse(norm_before_fc=False, eagle_config={"norm_before_fc": True})["norm_before_fc"]
-    assert not parse(norm_before_fc=True, eagle_config={"norm_before_fc": False})["norm_before_fc"]
+def test_norm_before_fc_in_either_place() -> None:
+    assert parse(norm_before_fc=..., eagle_config={"norm_before_fc": True})["norm_before_fc"]
+    assert parse(norm_before_fc=True, eagle_config={"norm_before_fc": True})["norm_before_fc"]
+    for top in (True, False):  # engines differ in which of the two they read
+        with pytest.raises(CheckpointError, match="norm_before_fc"):
+            parse(norm_before_fc=top, eagle_config={"norm_before_fc": not top})
     assert parse(norm_before_fc=True, eagle_config={})["norm_before_fc"]
 
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace eagle31rt {
 
 namespace {
@@ -39,6 +41,11 @@ void commit_run(RequestState& request, std::span<const int32_t> run, int32_t num
   output.finish_reason = request.finish_reason;
   if (request.finish_reason == FinishReason::kStop) output.stop_token_id = request.tokens.back();
   output.metrics = metrics;
+}
+
+std::string no_finite_logit(const RequestState& request) {
+  return concat("no finite logit is left after position ", request.length() - 1,
+                ": the model overflows for this prompt, or min_tokens holds back every id");
 }
 
 void commit_error(RequestState& request, const std::string& message, StepOutput& output) {

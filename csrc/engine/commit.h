@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "engine/request_state.h"
 
@@ -13,6 +14,9 @@ namespace eagle31rt {
 // run: accepted drafts and the token after them. num_drafts: drafts that were verified (0 = a plain row).
 // Appends to request.tokens, sets its finish_reason, updates its metrics and fills `output`.
 void commit_run(RequestState& request, std::span<const int32_t> run, int32_t num_drafts, StepOutput& output);
+
+// What to say of a row in which no id can be chosen.
+std::string no_finite_logit(const RequestState& request);
 
 // Ends the request without a token, for a fault of its own that must not reach its neighbours.
 void commit_error(RequestState& request, const std::string& message, StepOutput& output);

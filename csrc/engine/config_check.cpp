@@ -20,6 +20,11 @@ void check_speculation(const EngineConfig& config) {
   check_range("num_speculative_tokens", config.num_speculative_tokens, 0, kMaxSpeculativeTokens);
   E31_CHECK(config.num_speculative_tokens == 0 || !config.draft.empty(), kInvalidArgument, "num_speculative_tokens is ",
             config.num_speculative_tokens, " but no draft model is given; name one, or set 0");
+  E31_CHECK(!config.draft.empty() || (config.capture_layers.empty() && config.layer_id_convention.empty() &&
+                                      config.feedback == "auto" && config.draft_sample_method == "greedy"),
+            kInvalidArgument,
+            "capture_layers, layer_id_convention, feedback and draft_sample_method describe a draft model, but none is "
+            "given");
   const VerifyMethod method = parse_verify_method(config.rejection_sample_method);
   E31_CHECK(config.draft_sample_method == "greedy" || config.draft_sample_method == "probabilistic", kInvalidArgument,
             "draft_sample_method is \"", config.draft_sample_method, "\"; give greedy or probabilistic");

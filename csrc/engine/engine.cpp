@@ -1,6 +1,8 @@
 // The life of a request, and the public face of the engine.
 #include "eagle31rt/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -82,6 +84,10 @@ void Engine::Impl::admit(bool with_drafter) {
 void Engine::Impl::release(RequestState& request) {
   page_pool_->release(request.pages);
   ids_.erase(request.id);
+  release_slot(request);
+}
+
+void Engine::Impl::release_slot(RequestState& request) {
   if (request.slot < 0) return;
   drafter_->release(request.slot);
   free_slots_.push_back(request.slot);
@@ -142,18 +148,46 @@ EngineProfile Engine::Impl::take_profile() {
   return profile;
 }
 
+// Refuses what would otherwise hang: two threads in one engine, and a child process whose worker threads stayed in its
+// parent.
+class Engine::Impl::Use {
+ public:
+  explicit Use(Impl& impl) : impl_(impl) {
+    E31_CHECK(impl.process_ == getpid(), kInvalidArgument,
+              "the engine belongs to the process that made it; make one in the child after fork");
+    E31_CHECK(!impl.in_use_.exchange(true), kInvalidArgument,
+              "the engine is in use by another thread; call it from one thread at a time");
+  }
+  ~Use() { impl_.in_use_.store(false); }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  Impl& impl_;
+};
+
 Engine::Engine(const EngineConfig& config) : impl_(std::make_unique<Impl>(config)) {}
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;
 
 void Engine::add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params) {
+  const Impl::Use use(*impl_);
   impl_->add_request(request_id, prompt, params);
 }
-bool Engine::cancel(int64_t request_id) { return impl_->cancel(request_id); }
+bool Engine::cancel(int64_t request_id) {
+  const Impl::Use use(*impl_);
+  return impl_->cancel(request_id);
+}
 bool Engine::has_unfinished_requests() const { return impl_->has_unfinished_requests(); }
-std::vector<StepOutput> Engine::step() { return impl_->step(); }
-std::vector<StepOutput> Engine::step_simple() { return impl_->step_simple(); }
+std::vector<StepOutput> Engine::step() {
+  const Impl::Use use(*impl_);
+  return impl_->step();
+}
+std::vector<StepOutput> Engine::step_simple() {
+  const Impl::Use use(*impl_);
+  return impl_->step_simple();
+}
 void Engine::check() const { impl_->check(); }
 EngineInfo Engine::info() const { return impl_->info(); }
 EngineProfile Engine::take_profile() { return impl_->take_profile(); }

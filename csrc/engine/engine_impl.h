@@ -2,6 +2,9 @@
 // step_simple.cpp, the life of requests in engine.cpp.
 #pragma once
 
+#include <unistd.h>
+
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -21,6 +24,8 @@ namespace eagle31rt {
 
 class Engine::Impl {
  public:
+  class Use;  // held by every call that changes the engine
+
   explicit Impl(const EngineConfig& config);
 
   void add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params);
@@ -43,6 +48,7 @@ class Engine::Impl {
   void admit(bool with_drafter);
   void retire_finished();
   void release(RequestState& request);
+  void release_slot(RequestState& request);
 
   // step.cpp
   std::vector<ScheduledRequest> schedule_decode();
@@ -52,6 +58,10 @@ class Engine::Impl {
   void verify();
   std::vector<StepOutput> commit();
   void observe(const std::vector<int32_t>& computed_before);
+  void stop_drafting();
+
+  const pid_t process_ = getpid();
+  std::atomic<bool> in_use_{false};
 
   EngineConfig config_;
   VerifyMethod method_;

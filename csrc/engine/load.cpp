@@ -87,8 +87,9 @@ void Engine::Impl::choose_lengths_and_pages() {
   } else if (const int64_t available = available_memory_bytes(); available > 0) {
     num_pages = std::min(num_pages, available / 4 / bytes_per_page);
   }
-  E31_CHECK(num_pages >= 1 && num_pages <= INT32_MAX, kInvalidArgument, "kv_cache_memory_bytes gives ", num_pages,
-            " pages of ", bytes_per_page, " bytes; give room for at least one page");
+  E31_CHECK(num_pages >= 1, kInvalidArgument, "kv_cache_memory_bytes gives ", num_pages, " pages of ", bytes_per_page,
+            " bytes; give room for at least one page");
+  num_pages = std::min<int64_t>(num_pages, INT32_MAX);
 
   page_pool_ = std::make_unique<PagePool>(num_pages, config_.page_size);
   target_kv_ = std::make_unique<KvStorage>(target_shape, num_pages, config_.page_size);

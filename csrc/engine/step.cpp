@@ -10,6 +10,7 @@
 //   8 retire     pages and slots of finished requests go back
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 #include "base/check.h"
 #include "engine/commit.h"
@@ -27,11 +28,10 @@ std::vector<ScheduledRequest> Engine::Impl::schedule_decode() {
   return scheduled;
 }
 
-// Prompts share what the row budget leaves, in order of arrival; at least one row, so that no prompt waits for ever.
+// Prompts share a budget of rows of their own, in order of arrival: decode and draft rows do not take from it, so that
+// many requests that speculate can not starve a new one.
 void Engine::Impl::schedule_prefill(std::vector<ScheduledRequest>& scheduled) {
-  int32_t used = 0;
-  for (const ScheduledRequest& entry : scheduled) used += entry.num_rows;
-  int32_t budget = std::max(1, config_.max_num_batched_tokens - used);
+  int32_t budget = config_.max_num_batched_tokens;
   for (const auto& request : running_) {
     if (request->decoding() || budget == 0) continue;
     const int32_t remaining = request->prompt_length - request->num_computed;
@@ -86,10 +86,7 @@ std::vector<StepOutput> Engine::Impl::commit() {
     }
     StepOutput& output = outputs.emplace_back();
     if (entry.num_accepted < 0) {
-      commit_error(request,
-                   concat("the model gave no finite logit after position ", request.length() - 1,
-                          "; its weights or activations overflow for this prompt"),
-                   output);
+      commit_error(request, no_finite_logit(request), output);
       continue;
     }
     if (entry.num_drafts > 0) drafter_->accept(request.slot, entry.num_accepted);
@@ -114,7 +111,21 @@ void Engine::Impl::observe(const std::vector<int32_t>& computed_before) {
                             .next_tokens = {&request.tokens[static_cast<size_t>(first + 1)],
                                             static_cast<size_t>(request.num_computed - first)}});
   }
-  if (!observations.empty()) drafter_->observe(observations, draft_context_);
+  if (observations.empty()) return;
+  try {
+    drafter_->observe(observations, draft_context_);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kResource) throw;
+    stop_drafting();
+  } catch (const std::bad_alloc&) {
+    stop_drafting();
+  }
+}
+
+// The tokens of this step are committed, so they must come out. Without memory to follow them the requests of the batch
+// go on as plain decoding does, with the same ids.
+void Engine::Impl::stop_drafting() {
+  for (const ScheduledRequest& entry : batch_.scheduled()) release_slot(*entry.request);
 }
 
 std::vector<StepOutput> Engine::Impl::step() {

@@ -1,5 +1,6 @@
 // The oracle of step(): the oldest request alone, its whole prompt in one pass, then one token a call; no drafts, no
 // batch, no chunks. step() must give the same ids.
+#include "base/check.h"
 #include "engine/commit.h"
 #include "engine/engine_impl.h"
 #include "ops/ops.h"
@@ -10,6 +11,8 @@ std::vector<StepOutput> Engine::Impl::step_simple() {
   admit(/*with_drafter=*/false);
   if (running_.empty()) return {};
   RequestState& request = *running_.front();
+  E31_CHECK(request.slot < 0, kInvalidArgument, "request ", request.id,
+            " was begun by step(); step_simple() takes requests of its own");
 
   // Everything that has no KV yet: the prompt, later the newest token.
   ForwardBatch batch;
@@ -43,7 +46,7 @@ std::vector<StepOutput> Engine::Impl::step_simple() {
 
   std::vector<StepOutput> outputs(1);
   if (token < 0) {
-    commit_error(request, "the model gave no finite logit", outputs[0]);
+    commit_error(request, no_finite_logit(request), outputs[0]);
   } else {
     commit_run(request, {&token, 1}, /*num_drafts=*/0, outputs[0]);
   }

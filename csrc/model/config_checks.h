@@ -3,11 +3,12 @@
 
 #include "model/config.h"
 #include "model/json_reader.h"
+#include "ops/sample/law.h"
 
 namespace eagle31rt {
 
 constexpr int64_t kMaxHiddenSize = 65536;
-constexpr int64_t kMaxVocabSize = int64_t{1} << 22;
+constexpr int64_t kMaxVocabSize = law::kMaxVocabSize;  // what the sampler's integers can hold: 2^20 - 1
 constexpr int64_t kMaxPositionEmbeddings = int64_t{1} << 27;
 
 // Sizes of one llama layer, bounded so that every product of two fits 64 bits with room.

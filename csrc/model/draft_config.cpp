@@ -122,8 +122,7 @@ void parse_switches(const DraftFile& file, const std::string& feedback, DraftCon
   const JsonReader& top = file.top;
   result.fc_norm = switch_of(top, "fc_norm", top, "use_aux_norm");
   result.norm_output = switch_of(top, "norm_output", file.eagle, "return_hidden_post_norm");
-  const auto inner = file.eagle ? file.eagle->boolean("norm_before_fc") : std::nullopt;
-  result.norm_before_fc = inner.value_or(top.boolean_or("norm_before_fc", false));
+  result.norm_before_fc = switch_of(top, "norm_before_fc", file.eagle, "norm_before_fc");
   E31_CHECK(
       !(result.norm_before_fc && result.fc_norm), kCheckpoint, top.source(),
       ": norm_before_fc and fc_norm are both true; engines disagree on what that means, keep the one the draft was "

@@ -103,6 +103,19 @@ void ThreadPool::worker(int thread) {
   }
 }
 
+namespace {
+
+// Processors that a container's quota pays for (cgroup v2 "quota period" or "max period"); threads past it would spin
+// while others wait to be scheduled.
+int cgroup_cpu_quota(int unlimited) {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  int64_t quota = 0, period = 0;
+  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return unlimited;
+  return static_cast<int>(std::clamp<int64_t>((quota + period - 1) / period, 1, unlimited));
+}
+
+}  // namespace
+
 int num_physical_cores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -121,7 +134,7 @@ int num_physical_cores() {
     std::ifstream(base + "core_id") >> core;
     cores.emplace(package, core.empty() ? "cpu" + std::to_string(cpu) : core);
   }
-  return std::max(1, std::min(logical, static_cast<int>(cores.size())));
+  return std::max(1, std::min({logical, static_cast<int>(cores.size()), cgroup_cpu_quota(logical)}));
 }
 
 }  // namespace eagle31rt

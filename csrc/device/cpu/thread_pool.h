@@ -52,7 +52,7 @@ class ThreadPool {
   std::vector<std::thread> workers_;
 };
 
-// Physical cores this process may run on (affinity and SMT siblings taken into account), at least 1.
+// Physical cores this process may run on (affinity, SMT siblings and a cgroup quota taken into account), at least 1.
 int num_physical_cores();
 
 }  // namespace eagle31rt

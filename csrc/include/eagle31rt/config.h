@@ -15,7 +15,7 @@ struct EngineConfig {
   int32_t page_size = 16;                // tokens a KV page
   int32_t max_model_len = 0;             // tokens a sequence, prompt and output; 0 = what the model allows
   int32_t max_num_seqs = 64;             // requests that run at once
-  int32_t max_num_batched_tokens = 512;  // rows of a step that prefill may fill
+  int32_t max_num_batched_tokens = 512;  // prompt tokens of a step, besides decode and draft rows
   int64_t kv_cache_memory_bytes = 0;     // 0 = enough for max_num_seqs full sequences, at most a quarter of free memory
   int32_t num_threads = 0;               // 0 = physical cores
   int32_t num_speculative_tokens = 0;    // K, upper bound of every request, 0..16
