@@ -85,12 +85,15 @@ def test_prompt_files_and_the_chat_template(
     capsys: pytest.CaptureFixture[str], pair: tuple[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "prompts.jsonl"
-    file.write_text('"abc"\n\n{"prompt": "abc", "note": 1}\n{"prompt_token_ids": [5, 6]}\n')
+    file.write_text('"abc"\n\n{"prompt": "abc"}\n{"prompt_token_ids": [5, 6]}\n')
     arguments = ["generate", "--model", pair[0], "--max-tokens", "4", "--json", "--prompt-file", str(file)]
     status, out, _ = run(capsys, *arguments)
     lines = json_lines(out)
     assert status == 0 and len(lines) == 3
     assert lines[0] == lines[1] != lines[2]
+    file.write_text('{"prompt": "abc", "max_tokens": 3}\n')
+    status, _, err = run(capsys, *arguments)
+    assert status == 2 and "line 1: unknown key 'max_tokens'" in err
     file.write_text('"ab"\n')
     _, out, _ = run(capsys, *arguments, "--chat")
     chat = LLM(pair[0]).chat([{"role": "user", "content": "ab"}], SamplingParams(temperature=0.0, max_tokens=4))

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from eagle31rt.errors import Eagle31rtError
     from eagle31rt.llm import LLM
     from eagle31rt.outputs import CompletionOutput, RequestOutput
     from eagle31rt.sampling_params import SamplingParams
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "CompletionOutput", "Eagle31rtError", "RequestOutput", "SamplingParams", "__version__"]
 
 _LAZY = {
+    "Eagle31rtError": "eagle31rt.errors",
     "LLM": "eagle31rt.llm",
     "SamplingParams": "eagle31rt.sampling_params",
     "CompletionOutput": "eagle31rt.outputs",

@@ -139,7 +139,10 @@ def _parse_line(line: str, place: str) -> PromptInput:
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and ("prompt" in value or "prompt_token_ids" in value):
-        return {key: value[key] for key in ("prompt", "prompt_token_ids") if key in value}
+        unknown = sorted(value.keys() - {"prompt", "prompt_token_ids"})
+        if unknown:
+            raise InvalidArgumentError(f"{place}: unknown key {unknown[0]!r}; parameters are options of the command")
+        return value
     raise InvalidArgumentError(f"{place}: must be a string or an object with 'prompt' or 'prompt_token_ids'")
 
 

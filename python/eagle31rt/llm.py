@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,8 @@ class LLM:
         self._next_id = 0
         self._samples: dict[int, Sample] = {}  # running ones by the engine's request id
         self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._stepper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eagle31rt-step")
 
     @property
     def info(self) -> dict[str, object]:
@@ -169,8 +172,8 @@ class LLM:
             num_characters = num_ids = 0
             output: RequestOutput | None = None
             while output is None:
+                self._step_for(request)
                 with self._lock:  # other calls may make steps too, up to the last one
-                    self._step_for(request)
                     text, ids = sample.output.text, list(sample.output.token_ids)
                     output = request.output() if request.finished else None
                 if len(ids) > num_ids or output is not None:
@@ -194,6 +197,7 @@ class LLM:
         self, prompts: list[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[Request]:
         """Tokenises and checks everything; raises naming the index of what is wrong."""
+        self._check_process()
         params = params_per_prompt(sampling_params, len(prompts))
         requests: list[Request] = []
         for index, prompt in enumerate(prompts):
@@ -243,7 +247,7 @@ class LLM:
     def _submit(self, request: Request, ids: list[int]) -> None:
         params = request.params
         request.request_id = self._next_id
-        seed = self._fresh_seed() if params.seed is None else params.seed
+        seed = self._fresh_seed() if params.seed is None else int(params.seed)
         silent_stops = frozenset(self._info["eos_token_ids"]) - frozenset(params.stop_token_ids or ())
         for index in range(params.n):
             detokenizer = None
@@ -277,7 +281,19 @@ class LLM:
         return result
 
     def _step_for(self, request: Request) -> None:
-        """One engine step, unless another thread has finished `request` meanwhile; outputs go to whom they belong."""
+        """One engine step, unless another thread has finished `request` meanwhile; outputs go to whom they belong.
+
+        The step runs on a thread of its own: an interrupt (Ctrl-C, a signal handler that raises) then ends the wait of
+        the caller that it hits, not the step, whose outputs may be other callers'.
+        """
+        self._check_process()
+        self._stepper.submit(self._step_and_apply, request).result()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidArgumentError("this LLM belongs to the process that made it: make one in the child after fork")
+
+    def _step_and_apply(self, request: Request) -> None:
         with self._lock:
             if request.finished:
                 return

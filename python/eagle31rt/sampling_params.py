@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,9 @@ _MAX_COUNT = 2**31 - 1
 
 # Fields of vLLM that this version cannot honour, each with the values that ask for nothing.
 _NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "repetition_penalty": (1.0,),
+    "presence_penalty": (0.0, 0),
+    "frequency_penalty": (0.0, 0),
+    "repetition_penalty": (1.0, 1),
     "stop": (None, [], ()),
     "include_stop_str_in_output": (False,),
     "bad_words": (None, [], ()),
@@ -87,7 +88,8 @@ class SamplingParams:
     def validate(self) -> None:
         """Raises InvalidArgumentError or UnsupportedError naming the first field that cannot be honoured."""
         for name, neutral in _NEUTRAL_VALUES.items():
-            if getattr(self, name) not in neutral:
+            value = getattr(self, name)
+            if not any(value is one or (type(value) is type(one) and value == one) for one in neutral):
                 raise UnsupportedError(
                     f"SamplingParams.{name} is not supported by this version; leave it at its default"
                 )
@@ -131,12 +133,14 @@ class SamplingParams:
             _check_integer("stop_token_ids", token_id, 0, _MAX_COUNT)
 
 
+# numpy's integers and floats count as numbers here, as everywhere in numerical Python.
 def _check_integer(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not low <= int(value) <= high:
         raise InvalidArgumentError(f"SamplingParams.{name} must be an integer from {low} to {high}, got {value!r}")
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high or math.isinf(value):
+    number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    if not low <= number <= high or math.isinf(number):
         limit = "a finite number of at least 0" if math.isinf(high) else f"a number from {low:g} to {high:g}"
         raise InvalidArgumentError(f"SamplingParams.{name} must be {limit}, got {value!r}")
