@@ -211,7 +211,7 @@ def test_a_bad_prompt_raises_before_anything_runs(llm: LLM, prompts: Any, error:
 
 def assert_idle(llm: LLM) -> None:
     assert not llm._engine.has_unfinished_requests()
-    assert llm._samples == {}
+    assert llm._outbox == {}
     assert llm.info["num_free_pages"] == llm.info["num_pages"]
     llm._engine.check()
 

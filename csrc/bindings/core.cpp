@@ -86,6 +86,20 @@ py::dict profile_dict(const EngineProfile& profile) {
                   py::arg("other") = profile.other);
 }
 
+// Python sees signals between its own instructions only, so all outputs are in the outbox before a handler can raise.
+void step_into(Engine& engine, const py::dict& outbox) {
+  std::vector<StepOutput> outputs;
+  {
+    const py::gil_scoped_release release;
+    outputs = engine.step();
+  }
+  for (StepOutput& output : outputs) {
+    const py::int_ request_id(output.request_id);
+    if (!outbox.contains(request_id)) outbox[request_id] = py::list();
+    outbox[request_id].cast<py::list>().append(py::cast(std::move(output)));
+  }
+}
+
 void bind_engine(py::module_& module) {
   // Loading and stepping run without the GIL; the engine itself is for one thread at a time.
   const auto release = py::call_guard<py::gil_scoped_release>();
@@ -100,6 +114,7 @@ void bind_engine(py::module_& module) {
       .def("cancel", &Engine::cancel, py::arg("request_id"))
       .def("has_unfinished_requests", &Engine::has_unfinished_requests)
       .def("step", &Engine::step, release)
+      .def("step_into", &step_into, py::arg("outbox"))
       .def("step_simple", &Engine::step_simple, release)
       .def("check", &Engine::check)
       .def_property_readonly("info", [](const Engine& engine) { return info_dict(engine.info()); })

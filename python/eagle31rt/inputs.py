@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def _is_token_ids(value: object) -> bool:
 
 
 def _is_integer(value: object) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)  # also numpy's integers
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)  # also numpy's integers
 
 
 def _as_list(value: Any) -> Any:

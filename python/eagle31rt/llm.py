@@ -6,7 +6,6 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -84,10 +83,11 @@ class LLM:
         self._seed = seed
         self._num_seeds_drawn = 0
         self._next_id = 0
-        self._samples: dict[int, Sample] = {}  # running ones by the engine's request id
+        self._outbox: dict[
+            int, list[_core.StepOutput]
+        ] = {}  # by the engine's request id, until their caller takes them
         self._lock = threading.RLock()
         self._process = os.getpid()
-        self._stepper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eagle31rt-step")
 
     @property
     def info(self) -> dict[str, object]:
@@ -173,9 +173,8 @@ class LLM:
             output: RequestOutput | None = None
             while output is None:
                 self._step_for(request)
-                with self._lock:  # other calls may make steps too, up to the last one
-                    text, ids = sample.output.text, list(sample.output.token_ids)
-                    output = request.output() if request.finished else None
+                text, ids = sample.output.text, list(sample.output.token_ids)
+                output = request.output() if request.finished else None
                 if len(ids) > num_ids or output is not None:
                     yield StreamPiece(text[num_characters:], ids[num_ids:], output)
                     num_characters, num_ids = len(text), len(ids)
@@ -190,6 +189,8 @@ class LLM:
             for request in requests:
                 while not request.finished:
                     self._step_for(request)
+                    for other in requests:
+                        self._collect(other)
                     progress.update(task, completed=sum(one.finished for one in requests))
         return [request.output() for request in requests]
 
@@ -229,22 +230,21 @@ class LLM:
     @contextmanager
     def _submitted(self, requests: list[Request]) -> Iterator[None]:
         """Hands the requests to the engine; on the way out cancels what has not finished, so nothing runs on unseen."""
-        ids: list[int] = []
         try:
             with self._lock:
                 for index, request in enumerate(requests):
                     try:
-                        self._submit(request, ids)
+                        self._submit(request)
                     except Eagle31rtError as error:
                         raise at_index(error, "prompt", index) from error
             yield
         finally:
             with self._lock:
-                for engine_id in ids:
-                    if self._samples.pop(engine_id, None) is not None:
-                        self._engine.cancel(engine_id)
+                for sample in (sample for request in requests for sample in request.samples):
+                    self._engine.cancel(sample.engine_id)
+                    self._outbox.pop(sample.engine_id, None)
 
-    def _submit(self, request: Request, ids: list[int]) -> None:
+    def _submit(self, request: Request) -> None:
         params = request.params
         request.request_id = self._next_id
         seed = self._fresh_seed() if params.seed is None else int(params.seed)
@@ -253,12 +253,11 @@ class LLM:
             detokenizer = None
             if self._tokenizer is not None and params.detokenize:
                 detokenizer = self._tokenizer.detokenizer(params.skip_special_tokens)
-            sample = Sample(index, detokenizer, silent_stops)
-            engine_id, self._next_id = self._next_id, self._next_id + 1
-            self._engine.add_request(engine_id, request.token_ids, self._core_params(params, derive_seed(seed, index)))
-            self._samples[engine_id] = sample
-            ids.append(engine_id)
+            sample = Sample(self._next_id, index, detokenizer, silent_stops)
+            self._next_id += 1
             request.samples.append(sample)
+            core_params = self._core_params(params, derive_seed(seed, index))
+            self._engine.add_request(sample.engine_id, request.token_ids, core_params)
 
     def _fresh_seed(self) -> int:
         if self._seed is None:
@@ -281,28 +280,30 @@ class LLM:
         return result
 
     def _step_for(self, request: Request) -> None:
-        """One engine step, unless another thread has finished `request` meanwhile; outputs go to whom they belong.
+        """Brings `request` on: by outputs that another caller's step left for it, or else by a step.
 
-        The step runs on a thread of its own: an interrupt (Ctrl-C, a signal handler that raises) then ends the wait of
-        the caller that it hits, not the step, whose outputs may be other callers'.
+        Outputs go through the outbox, which the engine's binding fills before an interrupt can be seen. So Ctrl-C, or a
+        signal handler that raises, loses at most outputs of the call that it ends, never those of other callers.
         """
         self._check_process()
-        self._stepper.submit(self._step_and_apply, request).result()
+        self._collect(request)
+        if request.finished:
+            return
+        with self._lock:
+            if not self._has_outputs(request):
+                self._engine.step_into(self._outbox)
+                if not self._has_outputs(request) and not self._engine.has_unfinished_requests():
+                    raise InternalError(f"the engine lost request {request.request_id}")
+        self._collect(request)
+
+    def _has_outputs(self, request: Request) -> bool:
+        return any(sample.engine_id in self._outbox for sample in request.samples)
+
+    def _collect(self, request: Request) -> None:
+        for sample in request.samples:
+            for output in self._outbox.pop(sample.engine_id, ()):
+                sample.apply(output)
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise InvalidArgumentError("this LLM belongs to the process that made it: make one in the child after fork")
-
-    def _step_and_apply(self, request: Request) -> None:
-        with self._lock:
-            if request.finished:
-                return
-            outputs = self._engine.step()
-            for output in outputs:
-                sample = self._samples.get(output.request_id)
-                if sample is not None:
-                    sample.apply(output)
-                    if sample.finished:
-                        del self._samples[output.request_id]
-            if not outputs and not self._engine.has_unfinished_requests():
-                raise InternalError(f"the engine lost request {request.request_id}")

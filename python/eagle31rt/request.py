@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 class Sample:
     """One of the n samples of a request; an engine request of its own."""
 
-    def __init__(self, index: int, detokenizer: IncrementalDetokenizer | None, silent_stop_ids: frozenset[int]) -> None:
+    def __init__(
+        self, engine_id: int, index: int, detokenizer: IncrementalDetokenizer | None, silent_stop_ids: frozenset[int]
+    ) -> None:
         """`silent_stop_ids`: ends of sequence, which vLLM does not report as `stop_reason`."""
+        self.engine_id = engine_id
         self.output = CompletionOutput(index=index, text="", token_ids=[])
         self.metrics = RequestMetrics()
         self._detokenizer = detokenizer
