@@ -77,8 +77,8 @@ def acceptance_table() -> str:
     ks = "/".join(str(k) for k in counts)
     identical, checked = ("yes" if result[key] else "NO" for key in ("identical", "walk_checked"))
     note = (
-        f"\n\nTimed runs, every K: ids equal to those of plain decoding: **{identical}**; counts of drafts and accepted "
-        f"tokens equal to those that the table is computed from (`bench/acceptance.py`): **{checked}**."
+        f"\n\nTimed runs, every K: ids equal to those of plain decoding: **{identical}**; counts of drafts and of "
+        f"accepted tokens equal to those that the table is computed from (`bench/acceptance.py`): **{checked}**."
     )
     return table(["draft", "T", "set", f"acceptance length, K = {ks}", "speed-up, batch 1"], rows) + note
 
