@@ -5,8 +5,9 @@
 //   while (engine.has_unfinished_requests())
 //     for (const StepOutput& output : engine.step()) use(output.new_token_ids);
 //
-// One thread at a time, in the process that made it; anything else is refused. With rejection_sample_method "equality" the ids of a request are those of plain decoding,
-// bit for bit: at any batch, draft length, chunking of the prompt, and number of threads.
+// One thread at a time, in the process that made it; anything else is refused. With rejection_sample_method "equality"
+// the ids of a request are those of plain decoding, bit for bit: at any batch, draft length, chunking of the prompt,
+// and number of threads.
 #pragma once
 
 #include <cstdint>
