@@ -49,8 +49,9 @@ def test_interrupts_lose_no_token_of_other_callers(llm: LLM) -> None:
     background.start()
     interrupts = 0
     try:
-        end = time.monotonic() + 3
-        while time.monotonic() < end:
+        start = time.monotonic()
+        while interrupts < 300 or len(results) < 4:
+            assert time.monotonic() < start + 120, f"{interrupts} interrupts, {len(results)} results"
             signal.setitimer(signal.ITIMER_REAL, 0.003)
             try:
                 llm.generate([PROMPT] * 2, LONG)
@@ -61,7 +62,6 @@ def test_interrupts_lose_no_token_of_other_callers(llm: LLM) -> None:
         stop.set()
         background.join()
         signal.signal(signal.SIGALRM, previous)
-    assert interrupts > 20 and len(results) > 3
     assert all(ids == expected for ids in results)
 
 
