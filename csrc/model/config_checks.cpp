@@ -3,13 +3,13 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "ops/paged_attention/paged_attention.h"
 
 namespace eagle31rt {
 namespace {
 
 constexpr int64_t kMaxIntermediateSize = int64_t{1} << 20;
 constexpr int64_t kMaxHeads = 1024;
-constexpr int32_t kMaxHeadDim = 256;
 constexpr size_t kMaxLayerTypes = 1024;
 
 // Options that change the forward pass. Present means: not null, not false, and not the neutral value.

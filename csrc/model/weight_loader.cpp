@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <set>
 
 #include "base/check.h"
-#include "base/half.h"
 #include "base/json.h"
 
 namespace eagle31rt {
@@ -45,17 +43,6 @@ void check_finite(int64_t num_bad, const TensorEntry& entry, DType dtype, const 
   E31_CHECK(num_bad == 0, kCheckpoint, source, ": tensor ", quote(entry.name), " (", entry.dtype_name, ") has ",
             num_bad, " values that are NaN or infinite as ", dtype_name(dtype),
             entry.dtype == dtype ? "; the file is broken" : "; load it in its own dtype or check the file");
-}
-
-float read_element(const TensorEntry& entry, int64_t index) {
-  if (entry.dtype == DType::kFloat32) {
-    float value;
-    std::memcpy(&value, entry.data + index * 4, 4);
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, entry.data + index * 2, 2);
-  return entry.dtype == DType::kBFloat16 ? bfloat16_to_float(bits) : float16_to_float(bits);
 }
 
 }  // namespace
@@ -140,7 +127,7 @@ void WeightLoader::load(const VectorPlan& plan) const {
     const TensorEntry& entry = *names_.find(part.name);
     int64_t num_bad = 0;
     for (int64_t i = 0; i < part.rows; ++i) {
-      plan.destination->push_back(read_element(entry, i));
+      plan.destination->push_back(read_float(entry.data + i * dtype_size(entry.dtype), entry.dtype));
       if (!std::isfinite(plan.destination->back())) ++num_bad;
     }
     check_finite(num_bad, entry, DType::kFloat32, names_.checkpoint().directory());

@@ -9,8 +9,6 @@
 
 namespace eagle31rt {
 
-namespace {
-
 float read_float(const std::byte* source, DType dtype) {
   if (dtype == DType::kFloat32) {
     float value;
@@ -21,6 +19,8 @@ float read_float(const std::byte* source, DType dtype) {
   std::memcpy(&bits, source, sizeof(bits));
   return dtype == DType::kBFloat16 ? bfloat16_to_float(bits) : float16_to_float(bits);
 }
+
+namespace {
 
 // Writes one value and says whether it is finite as stored.
 bool store_value(void* data, DType dtype, int64_t index, float value) {

@@ -40,6 +40,9 @@ constexpr int64_t packed_index(DType dtype, int64_t in_features, int64_t o, int6
   return (o / kPanelWidth) * in_features * kPanelWidth + k * kPanelWidth + packed_lane(dtype, o);
 }
 
+// One stored float32, bfloat16 or float16, widened (exact); any alignment.
+float read_float(const std::byte* source, DType dtype);
+
 // One element, widened (exact). For specifications and tests; a kernel reads whole panel rows.
 float packed_value(const PackedWeightView& weight, int64_t o, int64_t k);
 
