@@ -274,4 +274,18 @@ inline Lanes exp(Lanes x) {
   return select(low, zero(), select(high, broadcast(__builtin_inff()), y));
 }
 
+// How an element type in memory becomes lanes; a template parameter of operators that read weights or a KV cache.
+struct StoredFloat32 {
+  using Element = float;
+  static Lanes widen(const float* p) { return load(p); }
+};
+struct StoredBFloat16 {
+  using Element = uint16_t;
+  static Lanes widen(const uint16_t* p) { return load_bfloat16(p); }
+};
+struct StoredFloat16 {
+  using Element = uint16_t;
+  static Lanes widen(const uint16_t* p) { return load_float16(p); }
+};
+
 }  // namespace eagle31rt::E31_ISA

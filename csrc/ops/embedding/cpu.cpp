@@ -6,19 +6,6 @@ namespace eagle31rt::E31_ISA {
 
 namespace {
 
-struct BFloat16Table {
-  using Element = uint16_t;
-  static Lanes widen(const Element* p) { return load_bfloat16(p); }
-};
-struct Float16Table {
-  using Element = uint16_t;
-  static Lanes widen(const Element* p) { return load_float16(p); }
-};
-struct Float32Table {
-  using Element = float;
-  static Lanes widen(const Element* p) { return load(p); }
-};
-
 // Neighbouring features of one token lie a panel row apart: each costs a cache line, all of them independent.
 template <typename Table>
 void gather_row(const PackedWeightView& table, int64_t token, float* output) {
@@ -40,11 +27,11 @@ void embedding(const EmbeddingParams& params, ExecutionContext& context) {
     float* output = params.output + row * params.table.in_features;
     const int64_t token = params.token_ids[row];
     if (params.table.dtype == DType::kBFloat16) {
-      gather_row<BFloat16Table>(params.table, token, output);
+      gather_row<StoredBFloat16>(params.table, token, output);
     } else if (params.table.dtype == DType::kFloat16) {
-      gather_row<Float16Table>(params.table, token, output);
+      gather_row<StoredFloat16>(params.table, token, output);
     } else {
-      gather_row<Float32Table>(params.table, token, output);
+      gather_row<StoredFloat32>(params.table, token, output);
     }
   };
   context.pool.parallel_for(params.num_rows, gather);

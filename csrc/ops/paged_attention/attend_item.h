@@ -242,9 +242,9 @@ int attend_shared_split(const PagedAttentionParams& p, const Item& item, const K
   }
   const int num_queries = item.num_queries();
   if (reads_pages(kv, num_queries)) {
-    const auto attend = kv.dtype == DType::kFloat32    ? attend_pages<Float32Cache>
-                        : kv.dtype == DType::kBFloat16 ? attend_pages<BFloat16Cache>
-                                                       : attend_pages<Float16Cache>;
+    const auto attend = kv.dtype == DType::kFloat32    ? attend_pages<StoredFloat32>
+                        : kv.dtype == DType::kBFloat16 ? attend_pages<StoredBFloat16>
+                                                       : attend_pages<StoredFloat16>;
     attend(w, kv, start, begin, num_queries, first, p.kv_length[item.request]);
   } else {
     cache_functions(kv.dtype).unpack_split(kv, start, first, longest, w.tile);

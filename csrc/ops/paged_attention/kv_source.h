@@ -23,7 +23,7 @@ struct TileSource {
 // at the same place: a page's block of one head is too short (2 KiB of bfloat16) for the hardware to see a stream.
 template <typename Cache>
 struct PageSource {
-  using Storage = typename Cache::Storage;
+  using Storage = typename Cache::Element;
   static constexpr int kGroups = kAttentionSplit / 16;
 
   struct Split {

@@ -30,25 +30,12 @@ struct KvHead {
 
 namespace {
 
-struct Float32Cache {
-  using Storage = float;
-  static Lanes widen(const float* p) { return load(p); }
-};
-struct BFloat16Cache {
-  using Storage = uint16_t;
-  static Lanes widen(const uint16_t* p) { return load_bfloat16(p); }
-};
-struct Float16Cache {
-  using Storage = uint16_t;
-  static Lanes widen(const uint16_t* p) { return load_float16(p); }
-};
-
 template <typename Cache>
-void unpack_value_row(const typename Cache::Storage* source, int head_dim, int padded_dim, float* row) {
+void unpack_value_row(const typename Cache::Element* source, int head_dim, int padded_dim, float* row) {
   int d = 0;
   for (; d + 16 <= head_dim; d += 16) store(row + d, Cache::widen(source + d));
   if (d < head_dim) {
-    typename Cache::Storage rest[16] = {};
+    typename Cache::Element rest[16] = {};
     std::memcpy(rest, source + d, sizeof(rest[0]) * (head_dim - d));
     store(row + d, Cache::widen(rest));
     d += 16;
@@ -58,10 +45,10 @@ void unpack_value_row(const typename Cache::Storage* source, int head_dim, int p
 
 // The keys of `count` (at most 16) entries, one pointer each, into lanes first .. first + count - 1.
 template <typename Cache>
-void gather_keys(const typename Cache::Storage* const* entries, int64_t dim_stride, int head_dim, int first, int count,
+void gather_keys(const typename Cache::Element* const* entries, int64_t dim_stride, int head_dim, int first, int count,
                  float* key) {
   for (int d = 0; d < head_dim; ++d) {
-    typename Cache::Storage column[16] = {};
+    typename Cache::Element column[16] = {};
     for (int i = 0; i < count; ++i) column[i] = entries[i][d * dim_stride];
     store_partial(key + d * kAttentionSplit + first, Cache::widen(column), count);
   }
@@ -70,7 +57,7 @@ void gather_keys(const typename Cache::Storage* const* entries, int64_t dim_stri
 // Entries index[0 .. count - 1] of the request into positions first .. first + count - 1 of the tile.
 template <typename Cache>
 void gather_entries(const KvHead& kv, const int64_t* index, int first, int count, KvTile& tile) {
-  using Storage = typename Cache::Storage;
+  using Storage = typename Cache::Element;
   for (int begin = 0; begin < count; begin += 16) {
     const int group = count - begin < 16 ? count - begin : 16;
     const Storage* entries[16] = {};
@@ -90,7 +77,7 @@ void gather_entries(const KvHead& kv, const int64_t* index, int first, int count
 // carry a few entries that nobody sees; callers replace their scores.
 template <typename Cache>
 void unpack_aligned(const KvHead& kv, int64_t start, int first, int end, KvTile& tile) {
-  using Storage = typename Cache::Storage;
+  using Storage = typename Cache::Element;
   for (int t = first & ~15; t < end; t += 16) {
     const int64_t entry = start + t, offset = entry % kv.page_size;
     const int64_t block = kv.page_table[entry / kv.page_size] * kv.page_stride;
@@ -122,8 +109,8 @@ template <typename Cache>
 constexpr CacheFunctions kCacheFunctions = {unpack_split<Cache>, gather_entries<Cache>};
 
 const CacheFunctions& cache_functions(DType dtype) {
-  if (dtype == DType::kFloat32) return kCacheFunctions<Float32Cache>;
-  return dtype == DType::kBFloat16 ? kCacheFunctions<BFloat16Cache> : kCacheFunctions<Float16Cache>;
+  if (dtype == DType::kFloat32) return kCacheFunctions<StoredFloat32>;
+  return dtype == DType::kBFloat16 ? kCacheFunctions<StoredBFloat16> : kCacheFunctions<StoredFloat16>;
 }
 
 }  // namespace
