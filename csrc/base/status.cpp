@@ -12,6 +12,8 @@ const char* error_code_name(ErrorCode code) {
       return "unsupported";
     case ErrorCode::kResource:
       return "resource";
+    case ErrorCode::kDevice:
+      return "device";
     case ErrorCode::kInternal:
       return "internal";
   }

@@ -17,6 +17,8 @@ inline const char* python_error_class(ErrorCode code) {
       return "UnsupportedError";
     case ErrorCode::kResource:
       return "ResourceError";
+    case ErrorCode::kDevice:
+      return "DeviceError";
     case ErrorCode::kInternal:
       return "InternalError";
   }

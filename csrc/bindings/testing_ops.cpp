@@ -13,7 +13,9 @@
 
 #include "base/check.h"
 #include "bindings/testing.h"
+#include "bindings/testing_device.h"
 #include "device/execution_context.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_cases.h"
 #include "ops/ops.h"
 
@@ -26,15 +28,19 @@ namespace {
 template <typename T>
 using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
-// Where to run: "reference", or "cpu" with an instruction set ("" = the best) and a number of threads.
+// Where to run: "reference", "cuda", or "cpu" with an instruction set ("" = the best) and a number of threads.
 struct Runner {
   std::string mode;
-  const Ops* ops;
+  Device* device;
+  const Ops* ops = nullptr;
   int num_threads;
 
   Runner(const std::string& wanted_mode, const std::string& instruction_set, int threads)
-      : mode(wanted_mode), ops(nullptr), num_threads(threads) {
-    E31_CHECK(mode == "cpu" || mode == "reference", kInvalidArgument, "mode is \"", mode, "\"; give cpu or reference");
+      : mode(wanted_mode), device(testing_device(wanted_mode)), num_threads(threads) {
+    if (device != nullptr) {
+      ops = cuda_backend().ops;
+      return;
+    }
     const OpsList list = available_cpu_ops();
     for (int i = 0; i < list.count; ++i) {
       if (instruction_set.empty() || instruction_set == list.items[i]->name) {
@@ -45,19 +51,30 @@ struct Runner {
     E31_CHECK(ops != nullptr, kInvalidArgument, "instruction set \"", instruction_set, "\" is not available here");
   }
 
+  // Runs `body(context)` and waits for the device.
+  template <typename Body>
+  void run_on_device(Body body) const {
+    ThreadPool pool(device == nullptr ? num_threads : 1);
+    ExecutionContext context{pool, *ops, nullptr, device};
+    body(context);
+    if (device != nullptr) device->synchronize();
+  }
+
+  // For parameters in memory that the device can read (DeviceMemoryScope).
   template <typename Params>
   void run(void (*Ops::*op)(const Params&, ExecutionContext&), void (*reference)(const Params&),
            const Params& params) const {
     if (mode == "reference") return reference(params);
-    ThreadPool pool(num_threads);
-    ExecutionContext context{pool, *ops};
-    (ops->*op)(params, context);
+    run_on_device([&](ExecutionContext& context) { (ops->*op)(params, context); });
   }
 };
 
 class Case {
  public:
-  Case(const std::string& op, int variant, const std::vector<uint64_t>& row_ids) : num_rows_(row_ids.size()) {
+  // device: where its buffers lie, "cpu" or "cuda". The reference runs on either.
+  Case(const std::string& op, int variant, const std::vector<uint64_t>& row_ids, const std::string& device)
+      : num_rows_(row_ids.size()), device_(testing_device(device)) {
+    const DeviceMemoryScope scope(device_);
     for (const OpEntry& entry : op_table()) {
       if (entry.name != op) continue;
       E31_CHECK(variant >= 0 && variant < static_cast<int>(entry.variants.size()), kInvalidArgument, op,
@@ -68,13 +85,14 @@ class Case {
   }
 
   std::vector<py::bytes> run(const std::string& mode, const std::string& instruction_set, int num_threads) {
+    const DeviceMemoryScope scope(device_);
     const Runner runner(mode, instruction_set, num_threads);
+    E31_CHECK(mode == "reference" || runner.device == device_, kInvalidArgument,
+              "the case was made for another device");
     if (mode == "reference") {
       case_->run_reference();
     } else {
-      ThreadPool pool(runner.num_threads);
-      ExecutionContext context{pool, *runner.ops};
-      case_->run(context);
+      runner.run_on_device([&](ExecutionContext& context) { case_->run(context); });
     }
     std::vector<py::bytes> rows;
     for (size_t r = 0; r < num_rows_; ++r) {
@@ -86,16 +104,19 @@ class Case {
 
  private:
   size_t num_rows_;
+  Device* device_;
   std::unique_ptr<OpCase> case_;
 };
 
 std::vector<py::dict> list_ops() {
   std::vector<py::dict> ops;
   for (const OpEntry& entry : op_table()) {
+    const Tolerance& cuda = entry.cuda_tolerance.absolute < 0 ? entry.tolerance : entry.cuda_tolerance;
     ops.push_back(py::dict(py::arg("name") = entry.name, py::arg("variants") = entry.variants,
                            py::arg("integer_output") = entry.integer_output,
                            py::arg("absolute") = entry.tolerance.absolute,
-                           py::arg("relative") = entry.tolerance.relative));
+                           py::arg("relative") = entry.tolerance.relative, py::arg("cuda_absolute") = cuda.absolute,
+                           py::arg("cuda_relative") = cuda.relative));
   }
   return ops;
 }
@@ -224,8 +245,8 @@ void bind_testing_ops(py::module_& module) {
   module.attr("HOSTILE_ROW") = kHostileRow;
   module.def("count_tasks", count_tasks);
   py::class_<Case>(module, "Case")
-      .def(py::init<const std::string&, int, const std::vector<uint64_t>&>(), py::arg("op"), py::arg("variant"),
-           py::arg("row_ids"))
+      .def(py::init<const std::string&, int, const std::vector<uint64_t>&, const std::string&>(), py::arg("op"),
+           py::arg("variant"), py::arg("row_ids"), py::arg("device") = "cpu")
       .def("run", &Case::run, py::arg("mode") = "cpu", py::arg("instruction_set") = "", py::arg("num_threads") = 1);
   py::class_<Runner>(module, "Runner")
       .def(py::init<const std::string&, const std::string&, int>(), py::arg("mode") = "cpu",

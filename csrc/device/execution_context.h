@@ -9,6 +9,7 @@
 
 namespace eagle31rt {
 
+class Device;
 struct Ops;  // the operator table of one backend (ops/ops.h)
 
 // Wall time by kind of work, for the breakdown that bench/decode.py prints. Null profiler = no clock is read.
@@ -22,6 +23,7 @@ struct ExecutionContext {
   ThreadPool& pool;
   const Ops& ops;
   Profiler* profiler = nullptr;
+  Device* device = nullptr;  // null: the operators run here, on `pool`
 };
 
 // Adds the time between construction and destruction to `work`.

@@ -141,7 +141,8 @@ void WeightLoader::allocate_matrices() const {
   };
   size_t num_bytes = 0;
   for (const MatrixPlan& plan : matrices_) num_bytes += size_of(plan);
-  const auto memory = std::make_shared<AlignedBuffer>(num_bytes, HugePages::kYes);
+  const auto buffer = std::make_shared<AlignedBuffer>(num_bytes, HugePages::kYes);
+  const std::shared_ptr<std::byte> memory(buffer, buffer->as<std::byte>());
   size_t offset = 0;
   for (const MatrixPlan& plan : matrices_) {
     *plan.destination = PackedWeight(dtype_, total_rows(plan.parts), plan.columns, memory, offset);

@@ -3,22 +3,15 @@
 
 namespace eagle31rt::E31_ISA {
 
-void embedding(const EmbeddingParams&, ExecutionContext&);
-void rms_norm(const RmsNormParams&, ExecutionContext&);
-void linear(const LinearParams&, ExecutionContext&);
-void rope(const RopeParams&, ExecutionContext&);
-void kv_append(const KvAppendParams&, ExecutionContext&);
-void paged_attention(const PagedAttentionParams&, ExecutionContext&);
-void silu_mul(const SiluMulParams&, ExecutionContext&);
-void fc_norm(const FcNormParams&, ExecutionContext&);
-void sample(const SampleParams&, ExecutionContext&);
-void verify_chain(const VerifyChainParams&, ExecutionContext&);
+#define E31_DECLARE(op, Params) void op(const Params&, ExecutionContext&);
+E31_FOR_EACH_OP(E31_DECLARE)
+#undef E31_DECLARE
 
 #define E31_STRING(x) #x
 #define E31_NAME(x) E31_STRING(x)
+#define E31_ENTRY(op, Params) .op = op,
 
 extern const Ops kOps;
-const Ops kOps = {E31_NAME(E31_ISA), embedding, rms_norm, linear, rope,        kv_append,
-                  paged_attention,   silu_mul,  fc_norm,  sample, verify_chain};
+const Ops kOps = {.name = E31_NAME(E31_ISA), E31_FOR_EACH_OP(E31_ENTRY)};
 
 }  // namespace eagle31rt::E31_ISA

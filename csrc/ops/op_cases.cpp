@@ -1,30 +1,25 @@
 #include "ops/op_cases.h"
 
+#include <cstring>
 #include <limits>
 #include <utility>
 
+#include "device/device.h"
+#include "device/execution_context.h"
+#include "ops/ops.h"
+
 namespace eagle31rt {
 
-OpEntry embedding_cases();
-OpEntry rms_norm_cases();
-OpEntry linear_cases();
-OpEntry rope_cases();
-OpEntry kv_append_cases();
-OpEntry paged_attention_cases();
-OpEntry silu_mul_cases();
-OpEntry fc_norm_cases();
-OpEntry sample_cases();
-OpEntry verify_chain_cases();
+#define E31_DECLARE(op, Params) OpEntry op##_cases();
+E31_FOR_EACH_OP(E31_DECLARE)
+#undef E31_DECLARE
 
 const std::vector<OpEntry>& op_table() {
-  static const std::vector<OpEntry> table = [] {
-    std::vector<OpEntry> entries;
-    for (auto make : {embedding_cases, rms_norm_cases, linear_cases, rope_cases, kv_append_cases, paged_attention_cases,
-                      silu_mul_cases, fc_norm_cases, sample_cases, verify_chain_cases}) {
-      entries.push_back(make());
-    }
-    return entries;
-  }();
+  static const std::vector<OpEntry> table = {
+#define E31_ENTRY(op, Params) op##_cases(),
+      E31_FOR_EACH_OP(E31_ENTRY)
+#undef E31_ENTRY
+  };
   return table;
 }
 
@@ -58,6 +53,26 @@ float hostile_value(uint64_t kind, uint64_t bits, float ordinary) {
 }
 
 }  // namespace
+
+CaseLayouts& case_layouts() {
+  thread_local CaseLayouts layouts;
+  return layouts;
+}
+
+void wait_for_device(const ExecutionContext& context) {
+  if (context.device != nullptr) context.device->synchronize();
+}
+
+PackedWeight make_case_weight(DType dtype, int64_t out_features, int64_t in_features) {
+  const WeightLayout layout = case_layouts().weights;
+  const size_t num_bytes = PackedWeight::num_bytes_of(dtype, out_features, in_features, layout);
+  std::pmr::memory_resource* resource = std::pmr::get_default_resource();
+  constexpr size_t kAlignment = 64;
+  auto* data = static_cast<std::byte*>(resource->allocate(num_bytes, kAlignment));
+  std::memset(data, 0, num_bytes);
+  const auto free = [resource, num_bytes](std::byte* memory) { resource->deallocate(memory, num_bytes, kAlignment); };
+  return {dtype, out_features, in_features, std::shared_ptr<std::byte>(data, free), 0, layout};
+}
 
 uint64_t row_hash(uint64_t row_id, uint64_t stream) { return mix(mix(row_id) ^ mix(~stream)); }
 

@@ -7,9 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "ops/kv_append/kv_cache_view.h"
+#include "ops/linear/packed_weight.h"
 
 namespace eagle31rt {
 
@@ -20,6 +24,17 @@ struct Tolerance {
   double absolute = 0;
   double relative = 0;
 };
+
+// A case keeps every buffer that an operator touches in std::pmr containers and in make_case_weight(): on another
+// device than the CPU the default memory resource gives memory that both sides address, so that one case serves every
+// backend.
+struct CaseLayouts {
+  WeightLayout weights = WeightLayout::kPanels;
+  KeyLayout keys = KeyLayout::kTokensFastest;
+};
+CaseLayouts& case_layouts();                            // of the calling thread; set while cases are made and run
+void wait_for_device(const ExecutionContext& context);  // before a case reads what its operator wrote
+PackedWeight make_case_weight(DType dtype, int64_t out_features, int64_t in_features);
 
 class OpCase {
  public:
@@ -35,6 +50,7 @@ struct OpEntry {
   std::vector<std::string> variants;  // shapes and dtypes, readable: "bfloat16 576->1536"
   bool integer_output = false;
   Tolerance tolerance;
+  Tolerance cuda_tolerance = {-1, -1};  // negative: as `tolerance`; matrix inputs are 16-bit there
   std::unique_ptr<OpCase> (*make)(int variant, std::span<const uint64_t> row_ids) = nullptr;
 };
 

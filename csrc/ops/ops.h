@@ -1,5 +1,5 @@
 // The operators of one backend as a table of functions. There is one table per CPU instruction set (the same cpu.cpp
-// files, compiled once for each) and there will be one per GPU class. It is chosen once per process and never by shape,
+// files, compiled once for each) and one for CUDA. It is chosen once per process and never by shape,
 // because a row's bits may differ between tables.
 //
 // Every operator is row-exact: the bits of an output row depend on that row's inputs and the weights only, not on the
@@ -8,6 +8,7 @@
 
 #include "ops/embedding/embedding.h"
 #include "ops/fc_norm/fc_norm.h"
+#include "ops/gather_rows/gather_rows.h"
 #include "ops/kv_append/kv_append.h"
 #include "ops/linear/linear.h"
 #include "ops/paged_attention/paged_attention.h"
@@ -21,32 +22,32 @@ namespace eagle31rt {
 
 struct ExecutionContext;
 
+// Every operator, by name and parameters. A new operator is a folder, a line here and its include above.
+#define E31_FOR_EACH_OP(X)                 \
+  X(embedding, EmbeddingParams)            \
+  X(gather_rows, GatherRowsParams)         \
+  X(rms_norm, RmsNormParams)               \
+  X(linear, LinearParams)                  \
+  X(rope, RopeParams)                      \
+  X(kv_append, KvAppendParams)             \
+  X(paged_attention, PagedAttentionParams) \
+  X(silu_mul, SiluMulParams)               \
+  X(fc_norm, FcNormParams)                 \
+  X(sample, SampleParams)                  \
+  X(verify_chain, VerifyChainParams)
+
 struct Ops {
-  const char* name;  // "generic", "avx2", "avx512"
-  void (*embedding)(const EmbeddingParams&, ExecutionContext&);
-  void (*rms_norm)(const RmsNormParams&, ExecutionContext&);
-  void (*linear)(const LinearParams&, ExecutionContext&);
-  void (*rope)(const RopeParams&, ExecutionContext&);
-  void (*kv_append)(const KvAppendParams&, ExecutionContext&);
-  void (*paged_attention)(const PagedAttentionParams&, ExecutionContext&);
-  void (*silu_mul)(const SiluMulParams&, ExecutionContext&);
-  void (*fc_norm)(const FcNormParams&, ExecutionContext&);
-  void (*sample)(const SampleParams&, ExecutionContext&);
-  void (*verify_chain)(const VerifyChainParams&, ExecutionContext&);
+  const char* name;  // "generic", "avx2", "avx512", "cuda"
+#define E31_MEMBER(op, Params) void (*op)(const Params&, ExecutionContext&);
+  E31_FOR_EACH_OP(E31_MEMBER)
+#undef E31_MEMBER
 };
 
 // The obvious scalar versions, accumulating in double: the specification. One thread.
 namespace reference {
-void embedding(const EmbeddingParams& params);
-void rms_norm(const RmsNormParams& params);
-void linear(const LinearParams& params);
-void rope(const RopeParams& params);
-void kv_append(const KvAppendParams& params);
-void paged_attention(const PagedAttentionParams& params);
-void silu_mul(const SiluMulParams& params);
-void fc_norm(const FcNormParams& params);
-void sample(const SampleParams& params);
-void verify_chain(const VerifyChainParams& params);
+#define E31_DECLARE(op, Params) void op(const Params& params);
+E31_FOR_EACH_OP(E31_DECLARE)
+#undef E31_DECLARE
 }  // namespace reference
 
 // The best table that this processor can run, chosen at the first call and the same ever after. The environment

@@ -21,5 +21,9 @@ class ResourceError(Eagle31rtError, RuntimeError):
     """Memory, KV pages or threads could not be had."""
 
 
+class DeviceError(Eagle31rtError, RuntimeError):
+    """An accelerator is missing, too old or failed; the message says what is needed."""
+
+
 class InternalError(Eagle31rtError, RuntimeError):
     """A broken invariant of the runtime; please report it."""

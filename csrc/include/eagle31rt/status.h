@@ -14,6 +14,7 @@ enum class ErrorCode {
   kCheckpoint,       // a checkpoint or its config is broken or does not match: Python ValueError
   kUnsupported,      // valid, but this build or version cannot do it: Python NotImplementedError
   kResource,         // memory, KV pages or threads could not be had: Python RuntimeError
+  kDevice,           // an accelerator is missing, too old or failed: Python RuntimeError
   kInternal,         // a broken invariant; please report it: Python RuntimeError
 };
 

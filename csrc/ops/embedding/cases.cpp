@@ -22,8 +22,8 @@ class EmbeddingCase : public OpCase {
  public:
   EmbeddingCase(const Variant& variant, std::span<const uint64_t> row_ids)
       : hidden_size_(static_cast<size_t>(variant.hidden_size)),
-        table_(variant.dtype, variant.vocab_size, variant.hidden_size) {
-    std::vector<float> row(hidden_size_);
+        table_(make_case_weight(variant.dtype, variant.vocab_size, variant.hidden_size)) {
+    std::pmr::vector<float> row(hidden_size_);
     for (int64_t token = 0; token < variant.vocab_size; ++token) {
       fill_row(row, static_cast<uint64_t>(token), 0);
       table_.write_rows(token, row.data(), DType::kFloat32, 1);
@@ -48,8 +48,8 @@ class EmbeddingCase : public OpCase {
 
   size_t hidden_size_;
   PackedWeight table_;
-  std::vector<int32_t> token_ids_;
-  std::vector<float> output_;
+  std::pmr::vector<int32_t> token_ids_;
+  std::pmr::vector<float> output_;
 };
 
 }  // namespace

@@ -37,11 +37,11 @@ class FcNormCase : public OpCase {
       : variant_(variant),
         num_rows_(static_cast<int64_t>(row_ids.size())),
         in_features_(static_cast<size_t>(variant.chunk_size * variant.num_chunks)),
-        weight_(variant.dtype, variant.hidden_size, static_cast<int64_t>(in_features_)),
+        weight_(make_case_weight(variant.dtype, variant.hidden_size, static_cast<int64_t>(in_features_))),
         captured_(row_ids.size() * in_features_),
         norm_weight_(in_features_),
         bias_(static_cast<size_t>(variant.hidden_size)) {
-    std::vector<float> row(in_features_);
+    std::pmr::vector<float> row(in_features_);
     for (int64_t o = 0; o < variant.hidden_size; ++o) {
       fill_row(row, static_cast<uint64_t>(o), kWeightStream, 0.1f);
       weight_.write_rows(o, row.data(), DType::kFloat32, 1);
@@ -81,7 +81,7 @@ class FcNormCase : public OpCase {
   int64_t num_rows_;
   size_t in_features_;
   PackedWeight weight_;
-  std::vector<float> captured_, norm_weight_, bias_, output_;
+  std::pmr::vector<float> captured_, norm_weight_, bias_, output_;
 };
 
 std::string describe(const Variant& variant) {

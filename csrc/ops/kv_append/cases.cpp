@@ -42,6 +42,7 @@ class KvAppendCase : public OpCase {
 
   void run(ExecutionContext& context) override {
     context.ops.kv_append(prepare(), context);
+    wait_for_device(context);
     collect();
   }
   void run_reference() override {
@@ -57,8 +58,8 @@ class KvAppendCase : public OpCase {
 
  private:
   KvCacheView cache() {
-    return {key_.data(),        value_.data(),         variant_.dtype,   num_pages_,
-            variant_.page_size, variant_.num_kv_heads, variant_.head_dim};
+    return {key_.data(),        value_.data(),         variant_.dtype,    num_pages_,
+            variant_.page_size, variant_.num_kv_heads, variant_.head_dim, case_layouts().keys};
   }
 
   KvAppendParams prepare() {
@@ -112,9 +113,9 @@ class KvAppendCase : public OpCase {
   Variant variant_;
   size_t num_rows_, width_, element_;
   int64_t num_pages_;
-  std::vector<float> qkv_;
-  std::vector<int64_t> slots_;
-  std::vector<std::byte> key_, value_, result_;
+  std::pmr::vector<float> qkv_;
+  std::pmr::vector<int64_t> slots_;
+  std::pmr::vector<std::byte> key_, value_, result_;
 };
 
 }  // namespace

@@ -38,11 +38,11 @@ class LinearCase : public OpCase {
   LinearCase(const Variant& variant, std::span<const uint64_t> row_ids)
       : variant_(variant),
         num_rows_(static_cast<int64_t>(row_ids.size())),
-        weight_(variant.dtype, variant.out_features, variant.in_features),
+        weight_(make_case_weight(variant.dtype, variant.out_features, variant.in_features)),
         input_(row_ids.size() * input_stride(), std::numeric_limits<float>::quiet_NaN()),
         residual_(row_ids.size() * output_stride()),
         bias_(static_cast<size_t>(variant.out_features)) {
-    std::vector<float> row(static_cast<size_t>(variant.in_features));
+    std::pmr::vector<float> row(static_cast<size_t>(variant.in_features));
     for (int64_t o = 0; o < variant.out_features; ++o) {
       fill_row(row, static_cast<uint64_t>(o), kWeightStream, 0.1f);
       weight_.write_rows(o, row.data(), DType::kFloat32, 1);
@@ -67,7 +67,7 @@ class LinearCase : public OpCase {
 
   LinearParams prepare() {
     const bool in_place = variant_.residual == Residual::kInPlace;
-    output_ = in_place ? residual_ : std::vector<float>(residual_.size(), std::numeric_limits<float>::quiet_NaN());
+    output_ = in_place ? residual_ : std::pmr::vector<float>(residual_.size(), std::numeric_limits<float>::quiet_NaN());
     LinearParams params{};
     params.input = input_.data();
     params.weight = weight_.view();
@@ -83,7 +83,7 @@ class LinearCase : public OpCase {
   Variant variant_;
   int64_t num_rows_;
   PackedWeight weight_;
-  std::vector<float> input_, residual_, bias_, output_;
+  std::pmr::vector<float> input_, residual_, bias_, output_;
 };
 
 std::string describe(const Variant& variant) {

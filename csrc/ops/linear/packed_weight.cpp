@@ -38,11 +38,11 @@ bool store_value(void* data, DType dtype, int64_t index, float value) {
 }  // namespace
 
 float packed_value(const PackedWeightView& weight, int64_t o, int64_t k) {
-  const int64_t offset = packed_index(weight.dtype, weight.in_features, o, k) * dtype_size(weight.dtype);
+  const int64_t offset = weight_index(weight, o, k) * dtype_size(weight.dtype);
   return read_float(static_cast<const std::byte*>(weight.data) + offset, weight.dtype);
 }
 
-size_t PackedWeight::num_bytes_of(DType dtype, int64_t out_features, int64_t in_features) {
+size_t PackedWeight::num_bytes_of(DType dtype, int64_t out_features, int64_t in_features, WeightLayout layout) {
   E31_CHECK(is_floating_point(dtype), kInvalidArgument, "a linear weight of dtype ", dtype_name(dtype),
             " is not possible; use float32, bfloat16 or float16");
   // 2^31 features a side: far above any model, and the byte count below can not overflow.
@@ -50,23 +50,36 @@ size_t PackedWeight::num_bytes_of(DType dtype, int64_t out_features, int64_t in_
   E31_CHECK(out_features > 0 && in_features > 0 && out_features < kMaxFeatures && in_features < kMaxFeatures,
             kInvalidArgument, "a linear weight of shape [", out_features, ", ", in_features,
             "] is not possible; both sizes must be positive and below 2^31");
-  const PackedWeightView view{nullptr, dtype, out_features, in_features};
+  const PackedWeightView view{nullptr, dtype, out_features, in_features, layout};
+  if (layout == WeightLayout::kRowMajor) {
+    return static_cast<size_t>(out_features) * static_cast<size_t>(view.row_stride() * dtype_size(dtype));
+  }
   return static_cast<size_t>(view.num_panels()) * static_cast<size_t>(kPanelWidth * in_features) *
          static_cast<size_t>(dtype_size(dtype));
 }
 
-PackedWeight::PackedWeight(DType dtype, int64_t out_features, int64_t in_features)
-    : PackedWeight(dtype, out_features, in_features,
-                   std::make_shared<AlignedBuffer>(num_bytes_of(dtype, out_features, in_features)), 0) {}
+namespace {
 
-PackedWeight::PackedWeight(DType dtype, int64_t out_features, int64_t in_features,
-                           std::shared_ptr<AlignedBuffer> memory, size_t offset)
+std::shared_ptr<std::byte> allocate_weight(size_t num_bytes) {
+  auto buffer = std::make_shared<AlignedBuffer>(num_bytes);
+  return {buffer, buffer->as<std::byte>()};
+}
+
+}  // namespace
+
+PackedWeight::PackedWeight(DType dtype, int64_t out_features, int64_t in_features, WeightLayout layout)
+    : PackedWeight(dtype, out_features, in_features,
+                   allocate_weight(num_bytes_of(dtype, out_features, in_features, layout)), 0, layout) {}
+
+PackedWeight::PackedWeight(DType dtype, int64_t out_features, int64_t in_features, std::shared_ptr<std::byte> memory,
+                           size_t offset, WeightLayout layout)
     : memory_(std::move(memory)),
-      data_(memory_->as<std::byte>() + offset),
+      data_(memory_.get() + offset),
       dtype_(dtype),
       out_features_(out_features),
-      in_features_(in_features) {
-  E31_INVARIANT(offset % 64 == 0 && offset + num_bytes_of(dtype, out_features, in_features) <= memory_->size());
+      in_features_(in_features),
+      layout_(layout) {
+  E31_INVARIANT(offset % 64 == 0);
 }
 
 int64_t PackedWeight::write_rows(int64_t first_row, const void* source, DType source_dtype, int64_t num_rows) {
@@ -74,6 +87,7 @@ int64_t PackedWeight::write_rows(int64_t first_row, const void* source, DType so
             " can not be packed; use float32, bfloat16 or float16");
   E31_INVARIANT(first_row >= 0 && num_rows >= 0 && num_rows <= out_features_ - first_row);
   const int64_t size = dtype_size(source_dtype);
+  const PackedWeightView target = view();
   int64_t num_not_finite = 0;
   // Panel by panel and feature by feature: the packed side is written in order, and the source is read as up to 32
   // streams, so each line of both is touched once.
@@ -84,7 +98,7 @@ int64_t PackedWeight::write_rows(int64_t first_row, const void* source, DType so
     for (int64_t k = 0; k < in_features_; ++k) {
       for (int64_t o = row; o < end; ++o) {
         const float value = read_float(block + ((o - row) * in_features_ + k) * size, source_dtype);
-        num_not_finite += !store_value(data_, dtype_, packed_index(dtype_, in_features_, o, k), value);
+        num_not_finite += !store_value(data_, dtype_, weight_index(target, o, k), value);
       }
     }
     row = end;

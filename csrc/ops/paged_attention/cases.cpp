@@ -113,8 +113,8 @@ class PagedAttentionCase : public OpCase {
 
   // Writes entries first .. first + count - 1 of request i, made from row_id and the entry's number.
   void append_entries(size_t i, uint64_t row_id, int32_t first, int32_t count, uint64_t stream) {
-    std::vector<float> kv(static_cast<size_t>(count) * 2 * kv_width_);
-    std::vector<int64_t> slots;
+    std::pmr::vector<float> kv(static_cast<size_t>(count) * 2 * kv_width_);
+    std::pmr::vector<int64_t> slots;
     for (int32_t n = 0; n < count; ++n) {
       const int32_t t = first + n;
       const uint64_t entry = variant_.context == 0 || stream == kContextStream ? static_cast<uint64_t>(t) : 0;
@@ -136,8 +136,8 @@ class PagedAttentionCase : public OpCase {
   }
 
   KvCacheView cache() {
-    return {key_.data(),        value_.data(),         variant_.dtype,   num_pages_,
-            variant_.page_size, variant_.num_kv_heads, variant_.head_dim};
+    return {key_.data(),        value_.data(),         variant_.dtype,    num_pages_,
+            variant_.page_size, variant_.num_kv_heads, variant_.head_dim, case_layouts().keys};
   }
 
   PagedAttentionParams prepare() {
@@ -163,12 +163,12 @@ class PagedAttentionCase : public OpCase {
 
   Variant variant_;
   size_t query_width_, kv_width_, mask_words_ = 0;
-  std::vector<Request> requests_;
-  std::vector<float> query_, output_;
-  std::vector<size_t> output_begin_;
-  std::vector<int32_t> page_table_, row_begin_, kv_begin_, kv_length_;
-  std::vector<uint64_t> mask_;
-  std::vector<std::byte> key_, value_;
+  std::pmr::vector<Request> requests_;
+  std::pmr::vector<float> query_, output_;
+  std::pmr::vector<size_t> output_begin_;
+  std::pmr::vector<int32_t> page_table_, row_begin_, kv_begin_, kv_length_;
+  std::pmr::vector<uint64_t> mask_;
+  std::pmr::vector<std::byte> key_, value_;
   int64_t num_pages_ = 0;
   int32_t table_stride_ = 0;
 };

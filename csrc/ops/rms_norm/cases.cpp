@@ -39,6 +39,7 @@ class RmsNormCase : public OpCase {
 
   void run(ExecutionContext& context) override {
     context.ops.rms_norm(prepare(), context);
+    wait_for_device(context);
     collect();
   }
   void run_reference() override {
@@ -71,7 +72,7 @@ class RmsNormCase : public OpCase {
   void collect() {
     result_.clear();
     for (size_t r = 0; r < num_rows_; ++r) {
-      for (const std::vector<float>* source : {&output_, &residual_}) {
+      for (const std::pmr::vector<float>* source : {&output_, &residual_}) {
         const auto row = source->begin() + static_cast<std::ptrdiff_t>(r * stride_);
         result_.insert(result_.end(), row, row + static_cast<std::ptrdiff_t>(variant_.hidden_size));
       }
@@ -80,8 +81,8 @@ class RmsNormCase : public OpCase {
 
   Variant variant_;
   size_t num_rows_, stride_;
-  std::vector<float> input_, delta_, weight_;
-  std::vector<float> residual_, output_, result_;
+  std::pmr::vector<float> input_, delta_, weight_;
+  std::pmr::vector<float> residual_, output_, result_;
 };
 
 }  // namespace

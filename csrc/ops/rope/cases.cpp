@@ -71,7 +71,7 @@ class RopeCase : public OpCase {
 
   Variant variant_;
   size_t num_rows_, half_, width_, stride_;
-  std::vector<float> input_, cosine_, sine_, qkv_;
+  std::pmr::vector<float> input_, cosine_, sine_, qkv_;
 };
 
 }  // namespace

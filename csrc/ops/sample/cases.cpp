@@ -92,9 +92,9 @@ class SampleCase : public OpCase {
   }
 
  private:
-  std::vector<float> logits_;
-  std::vector<SamplingRow> rows_;
-  std::vector<int32_t> masked_begin_, masked_ids_, token_ids_;
+  std::pmr::vector<float> logits_;
+  std::pmr::vector<SamplingRow> rows_;
+  std::pmr::vector<int32_t> masked_begin_, masked_ids_, token_ids_;
   SampleParams params_ = {};
 };
 

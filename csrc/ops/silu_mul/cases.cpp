@@ -43,7 +43,7 @@ class SiluMulCase : public OpCase {
   }
 
   size_t size_, num_rows_;
-  std::vector<float> input_, output_;
+  std::pmr::vector<float> input_, output_;
 };
 
 }  // namespace

@@ -66,6 +66,7 @@ class VerifyCase : public OpCase {
 
   void run(ExecutionContext& context) override {
     context.ops.verify_chain(params_, context);
+    wait_for_device(context);
     gather();
   }
   void run_reference() override {
@@ -109,11 +110,11 @@ class VerifyCase : public OpCase {
     }
   }
 
-  std::vector<float> logits_, draft_logits_, rates_;
-  std::vector<SamplingRow> rows_;
-  std::vector<int32_t> map_, drafts_, masked_begin_ = {0}, masked_ids_, row_begin_ = {0}, num_accepted_, emitted_;
+  std::pmr::vector<float> logits_, draft_logits_, rates_;
+  std::pmr::vector<SamplingRow> rows_;
+  std::pmr::vector<int32_t> map_, drafts_, masked_begin_ = {0}, masked_ids_, row_begin_ = {0}, num_accepted_, emitted_;
   int32_t next_draft_ = 0;
-  std::vector<std::array<int32_t, kMaxDrafts + 2>> outputs_;  // accepted, then what was emitted
+  std::pmr::vector<std::array<int32_t, kMaxDrafts + 2>> outputs_;  // accepted, then what was emitted
   VerifyChainParams params_ = {};
 };
 

@@ -1,0 +1,16 @@
+// Turns an error of the CUDA runtime into Error(kDevice), naming what was being done.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "base/check.h"
+
+namespace eagle31rt::cuda {
+
+inline void check(cudaError_t status, const char* doing) {
+  if (status == cudaSuccess) return;
+  const ErrorCode code = status == cudaErrorMemoryAllocation ? ErrorCode::kResource : ErrorCode::kDevice;
+  fail(code, "CUDA failed at ", doing, ": ", cudaGetErrorName(status), " (", cudaGetErrorString(status), ")");
+}
+
+}  // namespace eagle31rt::cuda

@@ -1,0 +1,108 @@
+// Where a model's weights, KV cache and activations live, and how bytes get there.
+//
+// Work on a device runs in the order in which it is given (one stream) and the caller does not wait for it, except
+// where a comment says so. On the CPU everything happens at once and every copy between host and device is a memcpy.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace eagle31rt {
+
+enum class DeviceKind { kCpu, kCuda };
+
+struct DeviceInfo {
+  std::string name;                // "NVIDIA H100 80GB HBM3", "cpu"
+  int32_t compute_capability = 0;  // 80, 90, 100; 0 on the CPU
+  int32_t num_multiprocessors = 0;
+  int64_t shared_memory_per_block = 0;  // bytes a kernel may opt in to
+  int64_t total_memory = 0;             // bytes
+  int64_t free_memory = 0;              // bytes, now
+};
+
+// Recorded work that is launched again as one; the arguments of its operators are fixed, what they point to is not.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind kind() const = 0;
+  virtual DeviceInfo info() const = 0;
+
+  // Aligned to 256 bytes, contents undefined. Throws Error(kResource). Freed memory may be handed out again at once:
+  // the order of the stream keeps earlier work from seeing later contents.
+  virtual void* allocate(size_t num_bytes) = 0;
+  virtual void deallocate(void* memory) noexcept = 0;
+  // Host memory that copies to and from the device can read and write without staging.
+  virtual void* allocate_host(size_t num_bytes) = 0;
+  virtual void deallocate_host(void* memory) noexcept = 0;
+  // Memory that host and device both address (for tests; slow). The host reads it after synchronize().
+  virtual void* allocate_shared(size_t num_bytes) = 0;
+  virtual void deallocate_shared(void* memory) noexcept = 0;
+
+  // `source` must stay as it is until synchronize(), if it came from allocate_host(); other memory is read at once.
+  virtual void copy_to_device(void* destination, const void* source, size_t num_bytes) = 0;
+  // `destination` is filled after synchronize().
+  virtual void copy_to_host(void* destination, const void* source, size_t num_bytes) = 0;
+  virtual void copy(void* destination, const void* source, size_t num_bytes) = 0;
+  virtual void fill(void* destination, uint8_t value, size_t num_bytes) = 0;
+  // Waits for all work. Throws Error(kDevice) if any of it failed, naming the operator that was launched last.
+  virtual void synchronize() = 0;
+
+  // At least num_bytes of scratch memory, valid for the operator that is being called. Grows outside of captures only.
+  virtual void* workspace(size_t num_bytes) = 0;
+
+  // Between these two calls operators and copies are recorded instead of run.
+  virtual void begin_capture() = 0;
+  virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
+  virtual void launch(DeviceGraph& graph) = 0;
+
+  // The stream, as the backend's operators know it (cudaStream_t); null on the CPU.
+  virtual void* stream() const { return nullptr; }
+};
+
+// The host itself. One for the whole process.
+Device& cpu_device();
+
+// Owns device memory.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(Device& device, size_t num_bytes)
+      : device_(&device), data_(num_bytes == 0 ? nullptr : device.allocate(num_bytes)), size_(num_bytes) {}
+  ~DeviceBuffer() {
+    if (data_ != nullptr) device_->deallocate(data_);
+  }
+  DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  void* data() const { return data_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t size() const { return size_; }
+
+ private:
+  void swap(DeviceBuffer& other) {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace eagle31rt
