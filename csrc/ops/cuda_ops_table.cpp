@@ -6,17 +6,17 @@
 
 namespace eagle31rt::cuda {
 
-#define E31_DECLARE(op, Params) void op(const Params&, ExecutionContext&);
+#define E31_DECLARE(op, Params) __attribute__((weak)) void op(const Params&, ExecutionContext&);
 E31_FOR_EACH_OP(E31_DECLARE)
 #undef E31_DECLARE
 
 namespace {
 
 #define E31_ENTRY(op, Params) .op = op,
-constexpr Ops kOps = {.name = "cuda", E31_FOR_EACH_OP(E31_ENTRY)};
+const Ops kOps = {.name = "cuda", E31_FOR_EACH_OP(E31_ENTRY)};
 #undef E31_ENTRY
 
-constexpr CudaBackend kBackend = {EAGLE31RT_VERSION, &kOps, open_device};
+const CudaBackend kBackend = {EAGLE31RT_VERSION, &kOps, open_device};
 
 }  // namespace
 }  // namespace eagle31rt::cuda
