@@ -12,6 +12,8 @@ import pytest
 
 from eagle31rt import _testing
 
+# The simulator affords fewer: about the tiles of 16 and 64 rows.
+CUDA_ROW_COUNTS = [1, 2, 3, 5, 8, 15, 16, 17, 33, 64, 65]
 ROW_COUNTS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 255, 257]
 INSTRUCTION_SETS = _testing.available_instruction_sets()
 # Rows that company is drawn from: ordinary ones and hostile ones of every kind (id % 6).
@@ -25,30 +27,35 @@ VARIANTS = [
 
 
 def run_case(case: _testing.Case, op: str, instruction_set: str, num_threads: int = 1) -> list[bytes]:
-    """Output rows as bytes, every float NaN replaced by the same one."""
-    rows = case.run("cpu", instruction_set, num_threads)
+    """Output rows as bytes, every float NaN replaced by the same one. instruction_set: of the CPU, or "cuda"."""
+    on_cuda = instruction_set == "cuda"
+    rows = case.run("cuda" if on_cuda else "cpu", "" if on_cuda else instruction_set, num_threads)
     if OPS[op]["integer_output"]:
         return rows
     values = [np.frombuffer(row, np.float32) for row in rows]
     return [np.where(np.isnan(row), np.float32(np.nan), row).tobytes() for row in values]
 
 
-def runs_for(count: int) -> list[tuple[str, int]]:
+def runs_for(count: int, device: str) -> list[tuple[str, int]]:
     """Instruction set and threads: every number of threads on the best set, one number on the others."""
+    if device == "cuda":
+        return [("cuda", 1)]
     best, *others = INSTRUCTION_SETS
     return [(best, 1), (best, 2), (best, 3)] + [(name, 1 + count % 3) for name in others]
 
 
 @pytest.mark.parametrize(("op", "variant"), VARIANTS)
-def test_row_bytes_do_not_depend_on_company(op: str, variant: int) -> None:
-    singles = {row_id: _testing.Case(op, variant, [row_id]) for row_id in POOL}
+def test_row_bytes_do_not_depend_on_company(op: str, variant: int, device: str) -> None:
+    on_cuda = device == "cuda"
+    singles = {row_id: _testing.Case(op, variant, [row_id], device) for row_id in POOL}
     alone = {
-        name: {row_id: run_case(case, op, name)[0] for row_id, case in singles.items()} for name in INSTRUCTION_SETS
+        name: {row_id: run_case(case, op, name)[0] for row_id, case in singles.items()}
+        for name in (["cuda"] if on_cuda else INSTRUCTION_SETS)
     }
-    for count in ROW_COUNTS:
+    for count in CUDA_ROW_COUNTS if on_cuda else ROW_COUNTS:
         ids = random.Random(count).choices(POOL, k=count)
-        case = _testing.Case(op, variant, ids)
-        for name, num_threads in runs_for(count):
+        case = _testing.Case(op, variant, ids, device)
+        for name, num_threads in runs_for(count, device):
             rows = run_case(case, op, name, num_threads)
             wrong = [place for place, row_id in enumerate(ids) if rows[place] != alone[name][row_id]]
             assert wrong == [], f"rows {wrong[:5]} of {count}, {name}, {num_threads} threads"
