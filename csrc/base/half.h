@@ -5,17 +5,21 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/host_device.h"
+
 namespace eagle31rt {
 
-static inline float bfloat16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+E31_HOST_DEVICE static inline float bfloat16_to_float(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
-static inline uint16_t float_to_bfloat16(float value) {
+E31_HOST_DEVICE static inline uint16_t float_to_bfloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // quiet the NaN
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-static inline float float16_to_float(uint16_t half) {
+E31_HOST_DEVICE static inline float float16_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   const uint32_t exponent = (half >> 10) & 0x1fu;
   uint32_t mantissa = half & 0x3ffu;
@@ -32,7 +36,7 @@ static inline float float16_to_float(uint16_t half) {
   return std::bit_cast<float>(sign | ((113u - shift) << 23) | ((mantissa & 0x3ffu) << 13));
 }
 
-static inline uint16_t float_to_float16(float value) {
+E31_HOST_DEVICE static inline uint16_t float_to_float16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const uint32_t magnitude = bits & 0x7fffffffu;

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "base/host_device.h"
+
 namespace eagle31rt {
 
 // Independent streams of one request. Sharing one between two uses changes the output law (batch_correctness: draft,
@@ -25,7 +27,7 @@ struct PhiloxBlock {
   uint32_t word[4];
 };
 
-static inline PhiloxBlock philox4x32(PhiloxBlock counter, uint32_t key0, uint32_t key1) {
+E31_HOST_DEVICE static inline PhiloxBlock philox4x32(PhiloxBlock counter, uint32_t key0, uint32_t key1) {
   constexpr int kRounds = 10;
   for (int round = 0; round < kRounds; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53u} * counter.word[0];
@@ -39,7 +41,8 @@ static inline PhiloxBlock philox4x32(PhiloxBlock counter, uint32_t key0, uint32_
 }
 
 // 64 uniform bits. `index` separates draws of one purpose at one position.
-static inline uint64_t random_bits64(uint64_t seed, int64_t position, NoisePurpose purpose, uint32_t index) {
+E31_HOST_DEVICE static inline uint64_t random_bits64(uint64_t seed, int64_t position, NoisePurpose purpose,
+                                                     uint32_t index) {
   const uint64_t place = static_cast<uint64_t>(position);
   const PhiloxBlock counter = {
       {static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32), static_cast<uint32_t>(purpose), index}};
@@ -48,11 +51,11 @@ static inline uint64_t random_bits64(uint64_t seed, int64_t position, NoisePurpo
 }
 
 // A double in [0, 1) from the upper 53 bits.
-static inline double unit_interval(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
+E31_HOST_DEVICE static inline double unit_interval(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
 // The seed of sample `sample_index` of the n that one request asks for. Sample 0 keeps the request's seed, so n = 1 and
 // the first of n = 5 give the same ids.
-static inline uint64_t derive_seed(uint64_t seed, uint32_t sample_index) {
+E31_HOST_DEVICE static inline uint64_t derive_seed(uint64_t seed, uint32_t sample_index) {
   return sample_index == 0 ? seed : random_bits64(seed, 0, NoisePurpose::kSeed, sample_index);
 }
 

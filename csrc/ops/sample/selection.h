@@ -17,12 +17,6 @@ struct RadixHistogram {
   uint32_t count[kRadixBuckets];
 };
 
-// Ascending with the logit; -0 and +0 share a key.
-inline uint32_t ordered_key(float logit) {
-  const uint32_t bits = law::float_bits(logit + 0.0f);
-  return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
-}
-
 // The key digits above `level` must equal those of `prefix`.
 inline bool matches_prefix(uint32_t key, uint32_t prefix, int level) {
   return level == 0 || ((key ^ prefix) >> kRadixShift[level - 1]) == 0;
@@ -36,7 +30,7 @@ inline void fill_histogram(const RowLaw& law, int level, uint32_t prefix, RadixH
     uint32_t keys[kBlock];
     uint32_t num_matches = 0;
     for (int64_t i = 0; i < count; ++i) {
-      keys[i] = ordered_key(law.logits[begin + i]);
+      keys[i] = law::ordered_key(law.logits[begin + i]);
       num_matches += matches_prefix(keys[i], prefix, level) ? 1 : 0;
     }
     if (num_matches == 0) continue;
@@ -73,7 +67,7 @@ inline int64_t find_tie(const RowLaw& law, uint32_t key, uint64_t n) {
   int64_t id = -1;
   while (n > 0) {
     ++id;
-    if (ordered_key(law.logits[id]) == key && weight_at(law, id) > 0) --n;
+    if (law::ordered_key(law.logits[id]) == key && weight_at(law, id) > 0) --n;
   }
   return id;
 }

@@ -1,12 +1,13 @@
 // The coins of one request, and which of its drafts count. Static for the reason given in base/philox.h.
 #pragma once
 
+#include "base/host_device.h"
 #include "ops/verify_chain/verify_chain.h"
 
 namespace eagle31rt {
 
 // Drafts before the first id that is outside the vocabulary.
-static inline int64_t num_valid_drafts(const VerifyChainParams& params, int64_t request) {
+E31_HOST_DEVICE static inline int64_t num_valid_drafts(const VerifyChainParams& params, int64_t request) {
   const int64_t begin = params.row_begin[request], last = params.row_begin[request + 1] - 1;
   int64_t r = begin;
   while (r < last && params.draft_token_ids[r + 1] >= 0 && params.draft_token_ids[r + 1] < params.target.vocab_size)
@@ -15,19 +16,20 @@ static inline int64_t num_valid_drafts(const VerifyChainParams& params, int64_t 
 }
 
 // Noise of the row `place` rows after the request's first.
-static inline uint64_t verify_bits(const VerifyChainParams& params, int64_t request, int64_t place,
-                                   NoisePurpose purpose) {
+E31_HOST_DEVICE static inline uint64_t verify_bits(const VerifyChainParams& params, int64_t request, int64_t place,
+                                                   NoisePurpose purpose) {
   const SamplingRow& row = params.target.rows[params.row_begin[request] + place];
   return random_bits64(row.seed, row.position, purpose, static_cast<uint32_t>(place));
 }
 
-static inline double verify_coin(const VerifyChainParams& params, int64_t request, int64_t place,
-                                 NoisePurpose purpose) {
+E31_HOST_DEVICE static inline double verify_coin(const VerifyChainParams& params, int64_t request, int64_t place,
+                                                 NoisePurpose purpose) {
   return unit_interval(verify_bits(params, request, place, purpose));
 }
 
 // Writes the accepted drafts, the token after them and -1 behind; token < 0 means failure.
-static inline void emit_tokens(const VerifyChainParams& params, int64_t request, int64_t num_accepted, int32_t token) {
+E31_HOST_DEVICE static inline void emit_tokens(const VerifyChainParams& params, int64_t request, int64_t num_accepted,
+                                               int32_t token) {
   const int64_t begin = params.row_begin[request], num_rows = params.row_begin[request + 1] - begin;
   int32_t* out = params.emitted_token_ids + begin;
   const int64_t num_kept = token < 0 ? 0 : num_accepted;

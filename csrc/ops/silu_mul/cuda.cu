@@ -1,0 +1,55 @@
+// silu(gate) * up over float32 rows.
+//
+// Blocks of 256 threads, each thread one group of 4 neighbouring elements: grid (rows, ceil(intermediate_size / 1024)),
+// so one row of a large model (14336 elements) occupies 14 multiprocessors instead of one. Elements are independent:
+// the grid has no say in the bits, and exp is the CPU's own (base/numerics.h).
+//
+// Bytes moved: 12 per output element; about 40 flops, of which the division and exp are most. 64 rows of 14336: 11 MB,
+// 5.5 us on an A100, 3.3 us on an H100, 2.3 us on an H200, 1.4 us on a B200; 37 Mflop take 1.9 us of an A100's 19.5
+// Tflop/s outside the matrix units, so memory is the bound everywhere.
+#include "base/numerics.h"
+#include "device/cuda/launch.h"
+#include "device/cuda/ptx.cuh"
+#include "ops/silu_mul/silu_mul.h"
+
+namespace eagle31rt::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kElementsPerThread = 4;
+constexpr int kElementsPerBlock = kThreads * kElementsPerThread;
+
+E31_DEVICE float silu_times(float gate, float up) { return gate / (1.0f + numerics::exp_float(0.0f - gate)) * up; }
+
+__global__ void __launch_bounds__(kThreads) silu_mul_kernel(const SiluMulParams p) {
+  const int64_t n = p.intermediate_size;
+  const int64_t row = blockIdx.x;
+  const int64_t begin = int64_t{blockIdx.y} * kElementsPerBlock + int64_t{threadIdx.x} * kElementsPerThread;
+  const float* gate = p.input + row * 2 * n;
+  const float* up = gate + n;
+  float* output = p.output + row * n;
+  // Inputs of one row start at 2 * row * n, outputs at row * n.
+  const bool vectors =
+      n % 4 == 0 && reinterpret_cast<uintptr_t>(p.input) % 16 == 0 && reinterpret_cast<uintptr_t>(p.output) % 16 == 0;
+  if (vectors && begin < n) {
+    const float4 g = *reinterpret_cast<const float4*>(gate + begin);
+    const float4 u = *reinterpret_cast<const float4*>(up + begin);
+    *reinterpret_cast<float4*>(output + begin) = {silu_times(g.x, u.x), silu_times(g.y, u.y), silu_times(g.z, u.z),
+                                                  silu_times(g.w, u.w)};
+    return;
+  }
+  for (int64_t i = begin; i < n && i < begin + kElementsPerThread; ++i) output[i] = silu_times(gate[i], up[i]);
+}
+
+}  // namespace
+
+void silu_mul(const SiluMulParams& params, ExecutionContext& context) {
+  const int64_t column_tiles = (params.intermediate_size + kElementsPerBlock - 1) / kElementsPerBlock;
+  launch("silu_mul", silu_mul_kernel,
+         {.grid = dim3(static_cast<unsigned>(params.num_rows), static_cast<unsigned>(column_tiles)),
+          .block = dim3(kThreads)},
+         context, params);
+}
+
+}  // namespace eagle31rt::cuda
