@@ -240,7 +240,7 @@ cudaError_t cudaDeviceReset() {
   const std::lock_guard lock(state.mutex);
   state.streams.clear();
   state.memory.release_all();
-  state.sticky = cudaSuccess;
+  state.sticky = cudart::last_error = cudaSuccess;
   return cudaSuccess;
 }
 

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Compiles the tests of the stand-in runtime with nvcc and runs them on it: run_cudart.py LIBRARY_DIRECTORY.
+
+Tests named environment_* need variables of the environment and run in processes of their own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+ENVIRONMENTS = {
+    "environment_eager_runs_at_once": {"PTXSIM_EAGER": "1"},
+    "environment_fails_the_second_allocation": {"PTXSIM_FAIL_MALLOC": "2"},
+    "environment_small_memory": {"PTXSIM_MEMORY_BYTES": str(1 << 20)},
+    "environment_fails_a_launch": {"PTXSIM_FAIL_LAUNCH": "fill_values(int*:1"},
+    "environment_no_driver": {"PTXSIM_DEVICE": "none"},
+    "environment_no_gpu": {"PTXSIM_DEVICE": "nogpu"},
+    "environment_too_old": {"PTXSIM_DEVICE": "t4"},
+    "environment_h100": {"PTXSIM_DEVICE": "h100"},
+}
+ABORT_EXIT_CODE = 86
+
+
+def compile_tests(library: Path, program: Path, *options: str) -> None:
+    sources = sorted(map(str, TESTS.glob("cudart_*.cu")))
+    command = ["nvcc", "-std=c++20", "-cudart", "shared", "-lineinfo", "-O1"]
+    command += ["-gencode", "arch=compute_80,code=compute_80", "-gencode", "arch=compute_90a,code=compute_90a"]
+    command += [*options, *sources, "-o", str(program), "-L", str(library), "-l:libcudart.so.13"]
+    subprocess.run(command, check=True)
+
+
+def run(library: Path, program: Path, *tests: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PTXSIM_")}
+    environment |= {"LD_LIBRARY_PATH": str(library), **variables}
+    return subprocess.run(
+        [program, *tests], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def check_abort(library: Path, program: Path, counters: Path) -> bool:
+    result = run(library, program, "environment_aborts", PTXSIM_ABORT="1", PTXSIM_COUNTERS_FILE=str(counters))
+    found = json.loads(counters.read_text())
+    return (
+        result.returncode == ABORT_EXIT_CODE
+        and "ptxsim: out-of-bounds" in result.stderr
+        and any("write_far(int*)" in name for name in found)
+    )
+
+
+def main() -> int:
+    library = Path(sys.argv[1]).resolve()
+    failed = []
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "cudart_tests"
+        compile_tests(library, program)
+        result = run(library, program)
+        print(result.stdout, end="")
+        if result.returncode != 0:
+            failed.append("tests in the plain environment")
+            print(result.stderr, end="")
+        for test, variables in ENVIRONMENTS.items():
+            result = run(library, program, test, **variables)
+            print(result.stdout, end="")
+            if result.returncode != 0:
+                failed.append(test)
+                print(result.stderr, end="")
+        if not check_abort(library, program, Path(folder) / "counters.json"):
+            failed.append("environment_aborts")
+    print(f"{len(failed)} failed" + "".join(f"\n  {name}" for name in failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
