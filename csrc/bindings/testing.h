@@ -9,6 +9,7 @@ void bind_testing_ops(pybind11::module_& module);
 void bind_testing_device(pybind11::module_& module);
 void bind_testing_gpu_bench(pybind11::module_& module);
 void bind_testing_linear(pybind11::module_& module);
+void bind_testing_cuda_linear(pybind11::module_& module);
 void bind_testing_machine(pybind11::module_& module);
 void bind_testing_sampling(pybind11::module_& module);
 void bind_testing_model(pybind11::module_& module);
