@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
 
 #include "decompress.h"
 
@@ -83,6 +86,17 @@ void read_entry(const std::byte* at, const EntryHeader& header, FatBinary& resul
   }
 }
 
+void read_container(const std::byte* start, const ContainerHeader& container, FatBinary& result) {
+  const std::byte* at = start + container.header_bytes;
+  const std::byte* end = at + container.payload_bytes;
+  while (at + sizeof(EntryHeader) <= end) {
+    EntryHeader header;
+    std::memcpy(&header, at, sizeof(header));
+    read_entry(at, header, result);
+    at += header.header_bytes + header.payload_bytes;
+  }
+}
+
 bool runs_on(const Image& image, int compute_capability) {
   if (image.suffix == 'a') return image.architecture == compute_capability;
   if (image.suffix == 'f' && image.architecture / 10 != compute_capability / 10) return false;
@@ -103,13 +117,27 @@ FatBinary read_fat_binary(const void* pointer) {
     result.errors.push_back("the program's fat binary has a format that this version of ptxsim does not know");
     return result;
   }
-  const std::byte* at = wrapper.data + container.header_bytes;
-  const std::byte* end = at + container.payload_bytes;
-  while (at + sizeof(EntryHeader) <= end) {
-    EntryHeader header;
-    std::memcpy(&header, at, sizeof(header));
-    read_entry(at, header, result);
-    at += header.header_bytes + header.payload_bytes;
+  read_container(wrapper.data, container, result);
+  return result;
+}
+
+FatBinary read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  FatBinary result;
+  if (path.ends_with(".ptx")) {
+    result.images.push_back({0, 0, bytes});
+    return result;
+  }
+  const std::string_view magic(reinterpret_cast<const char*>(&kContainerMagic), sizeof(kContainerMagic));
+  for (size_t at = bytes.find(magic); at != std::string::npos; at = bytes.find(magic, at + 1)) {
+    ContainerHeader container;
+    if (bytes.size() - at < sizeof(container)) break;
+    std::memcpy(&container, bytes.data() + at, sizeof(container));
+    const bool plausible = container.version == 1 && container.header_bytes == sizeof(container) &&
+                           container.payload_bytes <= bytes.size() - at - sizeof(container);
+    if (plausible) read_container(reinterpret_cast<const std::byte*>(bytes.data()) + at, container, result);
   }
   return result;
 }

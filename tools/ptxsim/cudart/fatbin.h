@@ -23,6 +23,10 @@ struct FatBinary {
 // `wrapper`: what the compiler hands to __cudaRegisterFatBinary.
 FatBinary read_fat_binary(const void* wrapper);
 
+// All that stand in a file: a program, a library, an object, or the text of PTX itself. Throws std::runtime_error if
+// the file cannot be read.
+FatBinary read_file(const std::string& path);
+
 // The image that a driver would compile for this compute capability (80): the newest that runs there. Null if none
 // does.
 const Image* choose_image(const std::vector<Image>& images, int compute_capability);

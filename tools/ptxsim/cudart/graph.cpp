@@ -1,7 +1,9 @@
 #include "graph.h"
 
 #include <algorithm>
+#include <numeric>
 #include <random>
+#include <utility>
 
 #include "runtime.h"
 
@@ -20,26 +22,36 @@ bool joined(const Graph& graph, const std::vector<size_t>& tail) {
   return true;
 }
 
+// Recorded order, or a random one that the dependencies allow.
+std::vector<size_t> order(const std::deque<Node>& nodes, const ptxsim::Options& options) {
+  std::vector<size_t> result(nodes.size());
+  std::iota(result.begin(), result.end(), size_t{0});
+  if (!options.shuffle) return result;
+  std::mt19937_64 random(options.seed);
+  std::vector<size_t> waiting(nodes.size()), ready;
+  std::vector<std::vector<size_t>> successors(nodes.size());
+  for (size_t index = 0; index < nodes.size(); ++index) {
+    waiting[index] = nodes[index].dependencies.size();
+    for (size_t dependency : nodes[index].dependencies) successors[dependency].push_back(index);
+    if (waiting[index] == 0) ready.push_back(index);
+  }
+  for (size_t& next : result) {
+    std::swap(ready[random() % ready.size()], ready.back());
+    next = ready.back();
+    ready.pop_back();
+    for (size_t successor : successors[next]) {
+      if (--waiting[successor] == 0) ready.push_back(successor);
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 void GraphExec::run(Runtime& runtime) const {
-  std::mt19937_64 random(runtime.options.seed);
-  std::vector<size_t> waiting(nodes.size());
-  std::vector<size_t> ready;
-  for (size_t index = 0; index < nodes.size(); ++index) {
-    waiting[index] = nodes[index].dependencies.size();
-    if (waiting[index] == 0) ready.push_back(index);
-  }
-  while (!ready.empty() && runtime.sticky == cudaSuccess) {
-    const auto chosen =
-        runtime.options.shuffle ? ready.begin() + random() % ready.size() : std::ranges::min_element(ready);
-    const size_t index = *chosen;
-    ready.erase(chosen);
+  for (const size_t index : order(nodes, runtime.options)) {
+    if (runtime.sticky != cudaSuccess) return;
     execute(runtime, nodes[index].work);
-    for (size_t later = index + 1; later < nodes.size(); ++later) {
-      waiting[later] -= std::ranges::count(nodes[later].dependencies, index);
-      if (waiting[later] == 0 && std::ranges::count(nodes[later].dependencies, index)) ready.push_back(later);
-    }
   }
 }
 

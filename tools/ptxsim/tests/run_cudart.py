@@ -36,9 +36,7 @@ def compile_tests(library: Path, program: Path, *options: str) -> None:
 def run(library: Path, program: Path, *tests: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PTXSIM_")}
     environment |= {"LD_LIBRARY_PATH": str(library), **variables}
-    return subprocess.run(
-        [program, *tests], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    return subprocess.run([program, *tests], env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 def check_abort(library: Path, program: Path, counters: Path) -> bool:
