@@ -6,6 +6,8 @@
 // number of rows, their order, their neighbours, padding, or the number of threads.
 #pragma once
 
+#include "ops/build_tree/build_tree.h"
+#include "ops/compact_kv/compact_kv.h"
 #include "ops/embedding/embedding.h"
 #include "ops/fc_norm/fc_norm.h"
 #include "ops/gather_rows/gather_rows.h"
@@ -17,6 +19,7 @@
 #include "ops/sample/sample.h"
 #include "ops/silu_mul/silu_mul.h"
 #include "ops/verify_chain/verify_chain.h"
+#include "ops/verify_tree/verify_tree.h"
 
 namespace eagle31rt {
 
@@ -34,7 +37,10 @@ struct ExecutionContext;
   X(silu_mul, SiluMulParams)               \
   X(fc_norm, FcNormParams)                 \
   X(sample, SampleParams)                  \
-  X(verify_chain, VerifyChainParams)
+  X(verify_chain, VerifyChainParams)       \
+  X(build_tree, BuildTreeParams)           \
+  X(verify_tree, VerifyTreeParams)         \
+  X(compact_kv, CompactKvParams)
 
 struct Ops {
   const char* name;  // "generic", "avx2", "avx512", "cuda"
