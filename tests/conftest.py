@@ -68,6 +68,12 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def on_simulator(request: pytest.FixtureRequest) -> bool:
+    """Whether device cuda is tools/ptxsim."""
+    return request.config.stash[_SIMULATOR] is not None
+
+
+@pytest.fixture
 def simulator(request: pytest.FixtureRequest) -> Simulator:
     """The CUDA simulator; skips where the tests run on a GPU or on the CPU."""
     simulator = request.config.stash[_SIMULATOR]
