@@ -52,9 +52,8 @@ class Command:
         missing = [text for text in texts if text not in output]
         if result.returncode != status or missing:
             self.failures += 1
-            print(
-                f"ptxsim {' '.join(map(str, arguments))}: status {result.returncode}, not {status}; no {missing} in:\n{output}"
-            )
+            print(f"ptxsim {' '.join(map(str, arguments))}: status {result.returncode}, not {status}")
+            print(f"missing {missing} in:\n{output}")
 
 
 def main() -> int:

@@ -23,13 +23,28 @@ ENVIRONMENTS = {
     "environment_h100": {"PTXSIM_DEVICE": "h100"},
 }
 ABORT_EXIT_CODE = 86
+# The same program in other packagings: tests of streams must pass in each.
+VARIANTS = {
+    "LZ4": ["-compress-mode=speed"],
+    "uncompressed": ["--no-compress"],
+    "stream per thread": ["--default-stream", "per-thread"],
+}
+VARIANT_SOURCES = ["cudart_main.cu", "cudart_streams.cu"]
+VARIANT_TESTS = ["work_waits_for_synchronisation", "event_makes_a_stream_wait_for_another", "event_query_and_time"]
 
 
-def compile_tests(library: Path, program: Path, *options: str) -> None:
-    sources = sorted(map(str, TESTS.glob("cudart_*.cu")))
+def compile_tests(library: Path, program: Path, sources: list[str], *options: str) -> None:
     command = ["nvcc", "-std=c++20", "-cudart", "shared", "-lineinfo", "-O1"]
     command += ["-gencode", "arch=compute_80,code=compute_80", "-gencode", "arch=compute_90a,code=compute_90a"]
-    command += [*options, *sources, "-o", str(program), "-L", str(library), "-l:libcudart.so.13"]
+    command += [
+        *options,
+        *(str(TESTS / source) for source in sources),
+        "-o",
+        str(program),
+        "-L",
+        str(library),
+        "-l:libcudart.so.13",
+    ]
     subprocess.run(command, check=True)
 
 
@@ -54,7 +69,7 @@ def main() -> int:
     failed = []
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "cudart_tests"
-        compile_tests(library, program)
+        compile_tests(library, program, sorted(path.name for path in TESTS.glob("cudart_*.cu")))
         result = run(library, program)
         print(result.stdout, end="")
         if result.returncode != 0:
@@ -68,6 +83,13 @@ def main() -> int:
                 print(result.stderr, end="")
         if not check_abort(library, program, Path(folder) / "counters.json"):
             failed.append("environment_aborts")
+        for variant, options in VARIANTS.items():
+            compile_tests(library, program, VARIANT_SOURCES, *options)
+            result = run(library, program, *VARIANT_TESTS)
+            print(f"{variant} {'ok' if result.returncode == 0 else 'FAILED'}")
+            if result.returncode != 0:
+                failed.append(variant)
+                print(result.stdout, result.stderr, end="")
     print(f"{len(failed)} failed" + "".join(f"\n  {name}" for name in failed))
     return 1 if failed else 0
 
