@@ -37,7 +37,7 @@ struct BuildTreeParams {
   const int32_t* token_ids;  // [num_candidates]
   const int32_t* candidate_begin;  // [num_requests + 1]
   const int32_t* root_token_ids;   // [num_requests]
-  const int32_t* row_begin;        // [num_requests + 1]; no row at all: nothing is written for the request
+  const int32_t* row_begin;        // [num_requests + 1]; no row: padding, 0 nodes and nothing else
   int32_t* num_nodes;              // [num_requests] out: rows that hold candidates
   int32_t* row_token_ids;          // [num_rows] out
   int32_t* row_candidates;         // [num_rows] out: candidate, relative to the request's first; -1: root, left over

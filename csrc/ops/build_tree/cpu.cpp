@@ -44,7 +44,10 @@ void sort_ascending(int32_t* chosen, int32_t size) {
 
 void build_one(const BuildTreeParams& params, int64_t request) {
   const TreeShape shape = tree_shape(params, request);
-  if (shape.num_rows == 0) return;
+  if (shape.num_rows == 0) {
+    params.num_nodes[request] = 0;
+    return;
+  }
   uint64_t keys[kMaxTreeCandidates];
   int32_t chosen[kMaxTreeRows];
   candidate_keys(params, request, keys);

@@ -9,7 +9,10 @@ namespace eagle31rt::reference {
 void build_tree(const BuildTreeParams& params) {
   for (int64_t request = 0; request < params.num_requests; ++request) {
     const TreeShape shape = tree_shape(params, request);
-    if (shape.num_rows == 0) continue;
+    if (shape.num_rows == 0) {
+      params.num_nodes[request] = 0;
+      continue;
+    }
     std::vector<uint64_t> keys(static_cast<size_t>(shape.num_candidates));
     candidate_keys(params, request, keys.data());
     std::sort(keys.begin(), keys.end());

@@ -85,7 +85,7 @@ struct Walk {
     r.inverse_rest[0] = rules::inverse_total(p.total);
     uint64_t draft_total = q.law.total, rest_total = p.total;
     for (int32_t i = 0; i < siblings.count; ++i) {
-      const int32_t child = siblings.rows[i], x = token_of(tree, child);
+      const int32_t child = siblings.rows[i], x = tree.token_ids[child];
       const rules::Trial trial = {rules::inverse_total(draft_total), x};
       const double draft_weight = draft_probability(q, x);
       uint64_t weight[kBlock];
@@ -131,7 +131,11 @@ void verify_tree(const VerifyTreeParams& params, ExecutionContext& context) {
   float* scratch = masked_row_scratch(params.target, context.pool.num_threads());
   auto verify_request = [&](int64_t request, int thread) {
     Walk walk = {tree_of(params, request), scratch, thread, {}};
-    walk.run(request);
+    if (walk.tree.num_rows > 0) {
+      walk.run(request);
+    } else {
+      params.num_accepted[request] = -1;
+    }
   };
   context.pool.parallel_for(params.num_requests, verify_request);
 }

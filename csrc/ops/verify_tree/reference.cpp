@@ -35,6 +35,10 @@ Step step_by_ratio(const Tree& tree, int64_t request, int32_t row) {
 void verify_tree(const VerifyTreeParams& params) {
   for (int64_t request = 0; request < params.num_requests; ++request) {
     const Tree tree = tree_of(params, request);
+    if (tree.num_rows == 0) {
+      params.num_accepted[request] = -1;
+      continue;
+    }
     int32_t* path = params.path_rows + tree.first_row;
     int32_t num_accepted = 0;
     path[0] = 0;

@@ -41,7 +41,7 @@ SiblingRules sibling_rules(const VerifyTreeParams& params, int64_t request, int3
   for (const uint64_t weight : p) r.push_back(rules::probability(weight, rules::inverse_total(sum(p))));
   SiblingRules result = {{}, {}, p};
   for (int32_t i = 0; i < siblings.count; ++i) {
-    const int32_t x = token_of(tree, siblings.rows[i]);
+    const int32_t x = tree.token_ids[siblings.rows[i]];
     const rules::Trial trial = {rules::inverse_total(sum(q)), x};
     const auto draft_share = [&](size_t id) {
       return rules::draft_share(trial, static_cast<int64_t>(id), q.empty() ? 0.0 : static_cast<double>(q[id]));

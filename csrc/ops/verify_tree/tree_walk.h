@@ -10,26 +10,31 @@ struct Tree {
   const VerifyTreeParams& params;
   int64_t first_row;  // of the request
   int32_t num_rows;
+  // Of the request's rows; wherever the backend keeps them.
+  const int32_t* token_ids;
+  const int32_t* first_child;
+  const int32_t* next_sibling;
 };
 
 E31_HOST_DEVICE static inline Tree tree_of(const VerifyTreeParams& params, int64_t request) {
   const int32_t begin = params.row_begin[request];
-  return {params, begin, params.row_begin[request + 1] - begin};
+  return {params,
+          begin,
+          params.row_begin[request + 1] - begin,
+          params.token_ids + begin,
+          params.first_child + begin,
+          params.next_sibling + begin};
 }
 
 E31_HOST_DEVICE static inline int32_t follow(const Tree& tree, const int32_t* links, int32_t row) {
-  const int32_t next = links[tree.first_row + row];
+  const int32_t next = links[row];
   return next > row && next < tree.num_rows ? next : -1;
-}
-
-E31_HOST_DEVICE static inline int32_t token_of(const Tree& tree, int32_t row) {
-  return tree.params.token_ids[tree.first_row + row];
 }
 
 // The child that was fed `token`, or -1.
 E31_HOST_DEVICE static inline int32_t find_child(const Tree& tree, int32_t row, int32_t token) {
-  int32_t child = follow(tree, tree.params.first_child, row);
-  while (child >= 0 && token_of(tree, child) != token) child = follow(tree, tree.params.next_sibling, child);
+  int32_t child = follow(tree, tree.first_child, row);
+  while (child >= 0 && tree.token_ids[child] != token) child = follow(tree, tree.next_sibling, child);
   return child;
 }
 
@@ -41,11 +46,11 @@ struct Siblings {
 
 E31_HOST_DEVICE static inline void find_siblings(const Tree& tree, int32_t row, Siblings* siblings) {
   siblings->count = 0;
-  int32_t child = follow(tree, tree.params.first_child, row);
-  for (; child >= 0 && siblings->count < kMaxTriedSiblings; child = follow(tree, tree.params.next_sibling, child)) {
-    const int32_t token = token_of(tree, child);
+  int32_t child = follow(tree, tree.first_child, row);
+  for (; child >= 0 && siblings->count < kMaxTriedSiblings; child = follow(tree, tree.next_sibling, child)) {
+    const int32_t token = tree.token_ids[child];
     bool counts = token >= 0 && token < tree.params.target.vocab_size;
-    for (int32_t i = 0; i < siblings->count; ++i) counts = counts && token_of(tree, siblings->rows[i]) != token;
+    for (int32_t i = 0; i < siblings->count; ++i) counts = counts && tree.token_ids[siblings->rows[i]] != token;
     if (counts) siblings->rows[siblings->count++] = child;
   }
 }
@@ -79,7 +84,7 @@ E31_HOST_DEVICE static inline void emit_path(const Tree& tree, int64_t request, 
   int32_t* emitted = tree.params.emitted_token_ids + tree.first_row;
   const int32_t num_kept = token < 0 ? -1 : num_accepted;
   for (int32_t j = 0; j < tree.num_rows; ++j) {
-    emitted[j] = j < num_kept ? token_of(tree, path[j + 1]) : j == num_kept ? token : -1;
+    emitted[j] = j < num_kept ? tree.token_ids[path[j + 1]] : j == num_kept ? token : -1;
   }
   for (int32_t j = num_kept + 1; j < tree.num_rows; ++j) path[j] = -1;
   tree.params.num_accepted[request] = num_kept;

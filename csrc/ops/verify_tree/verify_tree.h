@@ -42,7 +42,7 @@ struct VerifyTreeParams {
   TreeVerifyMethod method;
   SampleParams target;          // rows, logits and masks of all verify rows; position of a row = that of the root +
                                 // depth; outputs and purpose are not used
-  const int32_t* row_begin;     // [num_requests + 1], row_begin[0] = 0, one row or more each
+  const int32_t* row_begin;     // [num_requests + 1], row_begin[0] = 0
   const int32_t* token_ids;     // [num_rows] target ids: the draft that the row was fed; roots unused
   const int32_t* first_child;   // [num_rows] row of the request; -1: none
   const int32_t* next_sibling;  // [num_rows]
@@ -50,7 +50,8 @@ struct VerifyTreeParams {
   const int32_t* draft_rows;    // [num_rows] row of draft_logits that drew the children of the row, -1: point masses;
                                 // null: the row itself
   const int32_t* draft_to_target;  // [draft_vocab_size] target id of each draft id, ascending; null: identity
-  int32_t* num_accepted;           // [num_requests] out: drafts; -1: the row to emit from has no logit above -inf
+  int32_t* num_accepted;           // [num_requests] out: drafts; -1: the row to emit from has no logit above -inf,
+                                   // or padding
   int32_t* path_rows;              // [num_rows] out: from row_begin[i], the root (0) and the num_accepted[i] accepted
                                    // rows, ascending, then -1; all -1 after a failure
   int32_t* emitted_token_ids;      // [num_rows] out: the tokens that follow the rows of the path, then -1
