@@ -5,8 +5,8 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "bindings/testing.h"
 #include "bindings/testing_device.h"
+#include "bindings/testing_rows.h"
 #include "device/execution_context.h"
 #include "ops/cuda_backend.h"
 #include "ops/op_cases.h"
@@ -24,9 +25,6 @@ namespace py = pybind11;
 namespace eagle31rt {
 
 namespace {
-
-template <typename T>
-using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
 // Where to run: "reference", "cuda", or "cpu" with an instruction set ("" = the best) and a number of threads.
 struct Runner {
@@ -128,44 +126,46 @@ std::vector<std::string> available_instruction_sets() {
   return names;
 }
 
-Array<float> copy_of(const Array<float>& source) {
-  Array<float> copy({source.shape(0), source.shape(1)});
-  std::memcpy(copy.mutable_data(), source.data(), static_cast<size_t>(source.nbytes()));
-  return copy;
-}
-
 // Returns (output, residual).
 py::tuple run_rms_norm(const Array<float>& input, const Array<float>& weight, float epsilon,
                        const std::optional<Array<float>>& delta, const Runner& runner) {
-  Array<float> residual = copy_of(input), output({input.shape(0), input.shape(1)});
+  const DeviceMemoryScope scope(runner.device);
+  std::pmr::vector<float> residual = device_copy(input), output(residual.size());
+  const std::pmr::vector<float> scale = device_copy(weight);
+  const std::pmr::vector<float> added = delta ? device_copy(*delta) : std::pmr::vector<float>();
   RmsNormParams params{};
-  params.residual = residual.mutable_data();
-  params.delta = delta ? delta->data() : nullptr;
-  params.weight = weight.data();
-  params.output = output.mutable_data();
+  params.residual = residual.data();
+  params.delta = delta ? added.data() : nullptr;
+  params.weight = scale.data();
+  params.output = output.data();
   params.num_rows = input.shape(0);
   params.hidden_size = params.residual_stride = params.output_stride = input.shape(1);
   params.epsilon = epsilon;
   runner.run(&Ops::rms_norm, reference::rms_norm, params);
-  return py::make_tuple(output, residual);
+  return py::make_tuple(host_copy(output, {input.shape(0), input.shape(1)}),
+                        host_copy(residual, {input.shape(0), input.shape(1)}));
 }
 
 Array<float> run_silu_mul(const Array<float>& input, const Runner& runner) {
-  Array<float> output({input.shape(0), input.shape(1) / 2});
-  SiluMulParams params{input.data(), output.mutable_data(), input.shape(0), input.shape(1) / 2};
+  const DeviceMemoryScope scope(runner.device);
+  const std::pmr::vector<float> halves = device_copy(input);
+  std::pmr::vector<float> output(halves.size() / 2);
+  SiluMulParams params{halves.data(), output.data(), input.shape(0), input.shape(1) / 2};
   runner.run(&Ops::silu_mul, reference::silu_mul, params);
-  return output;
+  return host_copy(output, {input.shape(0), input.shape(1) / 2});
 }
 
 // qkv rows hold query heads, then key heads, then whatever else; returns the rotated rows.
 Array<float> run_rope(const Array<float>& qkv, const Array<float>& cosine, const Array<float>& sine, int32_t num_heads,
                       int32_t num_kv_heads, int32_t head_dim, bool interleaved, const Runner& runner) {
-  Array<float> rotated = copy_of(qkv);
+  const DeviceMemoryScope scope(runner.device);
+  std::pmr::vector<float> rotated = device_copy(qkv);
+  const std::pmr::vector<float> cosines = device_copy(cosine), sines = device_copy(sine);
   RopeParams params{};
-  params.query = rotated.mutable_data();
+  params.query = rotated.data();
   params.key = params.query + num_heads * head_dim;
-  params.cosine = cosine.data();
-  params.sine = sine.data();
+  params.cosine = cosines.data();
+  params.sine = sines.data();
   params.num_rows = qkv.shape(0);
   params.row_stride = qkv.shape(1);
   params.num_heads = num_heads;
@@ -174,7 +174,7 @@ Array<float> run_rope(const Array<float>& qkv, const Array<float>& cosine, const
   params.rotary_dim = static_cast<int32_t>(2 * cosine.shape(1));
   params.interleaved = interleaved;
   runner.run(&Ops::rope, reference::rope, params);
-  return rotated;
+  return host_copy(rotated, {qkv.shape(0), qkv.shape(1)});
 }
 
 // One layer's paged cache, every entry a NaN until it is written.

@@ -1,5 +1,5 @@
-// Philox, exp, the sampling law and verification, for tests/test_philox.py, test_numerics.py, test_op_sample.py and
-// test_verification_law.py.
+// Philox, exp and log, the sampling law, chain verification and top_k, for tests/test_philox.py, test_numerics.py,
+// test_op_sample.py, test_op_top_k.py, test_verification_law.py and test_cuda_sampling.py.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <memory_resource>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +42,12 @@ Array<float> exponentials(const Array<float>& x, const std::string& instruction_
   return y;
 }
 
+Array<float> logarithms(const Array<float>& x) {
+  Array<float> y(x.size());
+  std::transform(x.data(), x.data() + x.size(), y.mutable_data(), numerics::log_float);
+  return y;
+}
+
 // The ids that the reference and the operators draw from these weights with these 64 bits.
 std::pair<int64_t, int64_t> draw_with_bits(const std::vector<uint64_t>& weights, uint64_t bits) {
   E31_CHECK(std::ssize(weights) <= law::kMaxVocabSize, kInvalidArgument, "too many weights");
@@ -56,61 +64,52 @@ std::pair<int64_t, int64_t> draw_with_bits(const std::vector<uint64_t>& weights,
 std::pair<Array<int32_t>, py::object> run_sample(const std::string& instruction_set, const Array<float>& logits,
                                                  const py::dict& columns, int64_t vocab_size, uint32_t purpose,
                                                  uint32_t noise_index, bool weights, int num_threads) {
+  const Place place(instruction_set);
   const RowBatch batch(logits, columns);
   SampleParams params = batch.params(vocab_size);
-  Array<int32_t> token_ids(params.num_rows);
-  params.token_ids = token_ids.mutable_data();
+  std::pmr::vector<int32_t> token_ids(params.num_rows);
+  std::pmr::vector<uint64_t> law(weights ? params.num_rows * vocab_size : 0);
+  params.token_ids = token_ids.data();
   params.purpose = static_cast<NoisePurpose>(purpose);
   params.noise_index = noise_index;
-  py::object law = py::none();
-  if (weights) {
-    Array<uint64_t> array({params.num_rows, vocab_size});
-    params.weights = array.mutable_data();
-    law = array;
-  }
-  if (instruction_set == "reference") {
-    reference::sample(params);
-  } else {
-    ThreadPool pool(num_threads);
-    const Ops& ops = ops_by_name(instruction_set);
-    ExecutionContext context{pool, ops};
-    ops.sample(params, context);
-  }
-  return {token_ids, law};
+  params.weights = weights ? law.data() : nullptr;
+  place.run(num_threads, &Ops::sample, reference::sample, params);
+  return {host_copy(token_ids, {params.num_rows}),
+          weights ? py::object(host_copy(law, {params.num_rows, vocab_size})) : py::none()};
 }
 
 // A batch of chains: a RowBatch plus a dict with row_begin and draft_token_ids and, where they apply, draft_logits,
-// draft_to_target and acceptance_rates (verify_chain.h). Keeps the arrays alive.
+// draft_to_target and acceptance_rates (verify_chain.h).
 struct ChainBatch {
   RowBatch rows;
-  Array<int32_t> row_begin, draft_token_ids, draft_to_target;
-  Array<float> draft_logits, acceptance_rates;
+  std::pmr::vector<int32_t> row_begin, draft_token_ids, draft_to_target;
+  std::pmr::vector<float> draft_logits, acceptance_rates;
   VerifyChainParams params = {};
 
   ChainBatch(VerifyMethod method, const Array<float>& logits, const py::dict& columns, int64_t vocab_size,
              const py::dict& chains)
       : rows(logits, columns),
-        row_begin(chains["row_begin"].cast<Array<int32_t>>()),
-        draft_token_ids(chains["draft_token_ids"].cast<Array<int32_t>>()) {
+        row_begin(device_copy(chains["row_begin"].cast<Array<int32_t>>())),
+        draft_token_ids(device_copy(chains["draft_token_ids"].cast<Array<int32_t>>())) {
     params.method = method;
     params.target = rows.params(vocab_size);
     params.row_begin = row_begin.data();
     params.draft_token_ids = draft_token_ids.data();
-    params.num_requests = row_begin.size() - 1;
-    E31_CHECK(
-        row_begin.at(params.num_requests) == params.target.num_rows && draft_token_ids.size() == params.target.num_rows,
-        kInvalidArgument, "row_begin or draft_token_ids does not fit ", params.target.num_rows, " rows");
+    params.num_requests = std::ssize(row_begin) - 1;
+    E31_CHECK(row_begin.back() <= params.target.num_rows && std::ssize(draft_token_ids) == params.target.num_rows,
+              kInvalidArgument, "row_begin or draft_token_ids does not fit ", params.target.num_rows, " rows");
     if (chains.contains("draft_logits")) {
-      draft_logits = chains["draft_logits"].cast<Array<float>>();
+      const auto laws = chains["draft_logits"].cast<Array<float>>();
+      draft_logits = device_copy(laws);
       params.draft_logits = draft_logits.data();
-      params.draft_vocab_size = params.draft_logits_stride = draft_logits.shape(1);
+      params.draft_vocab_size = params.draft_logits_stride = laws.shape(1);
     }
     if (chains.contains("draft_to_target")) {
-      draft_to_target = chains["draft_to_target"].cast<Array<int32_t>>();
+      draft_to_target = device_copy(chains["draft_to_target"].cast<Array<int32_t>>());
       params.draft_to_target = draft_to_target.data();
     }
     if (chains.contains("acceptance_rates")) {
-      acceptance_rates = chains["acceptance_rates"].cast<Array<float>>();
+      acceptance_rates = device_copy(chains["acceptance_rates"].cast<Array<float>>());
       params.acceptance_rates = acceptance_rates.data();
     }
   }
@@ -120,20 +119,39 @@ std::pair<Array<int32_t>, Array<int32_t>> run_verify_chain(const std::string& in
                                                            const std::string& method, const Array<float>& logits,
                                                            const py::dict& columns, int64_t vocab_size,
                                                            const py::dict& chains, int num_threads) {
+  const Place place(instruction_set);
   ChainBatch batch(method_by_name(method), logits, columns, vocab_size, chains);
   VerifyChainParams& params = batch.params;
-  Array<int32_t> num_accepted(params.num_requests), emitted(params.target.num_rows);
-  params.num_accepted = num_accepted.mutable_data();
-  params.emitted_token_ids = emitted.mutable_data();
-  if (instruction_set == "reference") {
-    reference::verify_chain(params);
-  } else {
-    ThreadPool pool(num_threads);
-    const Ops& ops = ops_by_name(instruction_set);
-    ExecutionContext context{pool, ops};
-    ops.verify_chain(params, context);
-  }
-  return {num_accepted, emitted};
+  constexpr int32_t kUntouched = -7;
+  std::pmr::vector<int32_t> num_accepted(params.num_requests, kUntouched), emitted(params.target.num_rows, kUntouched);
+  params.num_accepted = num_accepted.data();
+  params.emitted_token_ids = emitted.data();
+  place.run(num_threads, &Ops::verify_chain, reference::verify_chain, params);
+  return {host_copy(num_accepted, {params.num_requests}), host_copy(emitted, {params.target.num_rows})};
+}
+
+// Returns (values, token ids, log-probabilities), each [num_rows, k].
+py::tuple run_top_k(const std::string& instruction_set, const Array<float>& logits, int64_t vocab_size, int32_t k,
+                    const std::optional<Array<int32_t>>& draft_to_target, bool log_probabilities, int num_threads) {
+  E31_CHECK(vocab_size >= 1 && vocab_size <= logits.shape(1), kInvalidArgument, "vocab_size is ", vocab_size);
+  const Place place(instruction_set);
+  const std::pmr::vector<float> rows = device_copy(logits);
+  const auto map = draft_to_target ? device_copy(*draft_to_target) : std::pmr::vector<int32_t>();
+  const int64_t num_rows = logits.shape(0);
+  std::pmr::vector<float> values(num_rows * k), logs(log_probabilities ? num_rows * k : 0);
+  std::pmr::vector<int32_t> token_ids(num_rows * k);
+  const TopKParams params = {.logits = rows.data(),
+                             .draft_to_target = draft_to_target ? map.data() : nullptr,
+                             .values = values.data(),
+                             .token_ids = token_ids.data(),
+                             .log_probabilities = log_probabilities ? logs.data() : nullptr,
+                             .num_rows = num_rows,
+                             .vocab_size = vocab_size,
+                             .logits_stride = logits.shape(1),
+                             .k = k};
+  place.run(num_threads, &Ops::top_k, reference::top_k, params);
+  return py::make_tuple(host_copy(values, {num_rows, k}), host_copy(token_ids, {num_rows, k}),
+                        log_probabilities ? py::object(host_copy(logs, {num_rows, k})) : py::none());
 }
 
 // Per request: acceptance probabilities (coins left out) and, for every number of accepted drafts, the integer weights
@@ -166,12 +184,15 @@ void bind_testing_sampling(py::module_& module) {
   });
   module.def("derive_seed", &derive_seed);
   module.def("exponentials", &exponentials, py::arg("x"), py::arg("instruction_set"));
+  module.def("logarithms", &logarithms, py::arg("x"));
   module.def("draw_with_bits", &draw_with_bits, py::arg("weights"), py::arg("bits"));
   module.def("sample", &run_sample, py::arg("instruction_set"), py::arg("logits"), py::arg("columns"),
              py::arg("vocab_size"), py::arg("purpose") = 0, py::arg("noise_index") = 0, py::arg("weights") = false,
              py::arg("num_threads") = 1);
   module.def("verify_chain", &run_verify_chain, py::arg("instruction_set"), py::arg("method"), py::arg("logits"),
              py::arg("columns"), py::arg("vocab_size"), py::arg("chains"), py::arg("num_threads") = 1);
+  module.def("top_k", &run_top_k, py::arg("instruction_set"), py::arg("logits"), py::arg("vocab_size"), py::arg("k"),
+             py::arg("draft_to_target") = py::none(), py::arg("log_probabilities") = true, py::arg("num_threads") = 1);
   module.def("coin_stands", &rules::stands);
   module.def("accept_probabilities", &accept_probabilities, py::arg("method"), py::arg("logits"), py::arg("columns"),
              py::arg("vocab_size"), py::arg("chains"));

@@ -18,6 +18,7 @@
 #include "ops/rope/rope.h"
 #include "ops/sample/sample.h"
 #include "ops/silu_mul/silu_mul.h"
+#include "ops/top_k/top_k.h"
 #include "ops/verify_chain/verify_chain.h"
 #include "ops/verify_tree/verify_tree.h"
 
@@ -40,7 +41,8 @@ struct ExecutionContext;
   X(verify_chain, VerifyChainParams)       \
   X(build_tree, BuildTreeParams)           \
   X(verify_tree, VerifyTreeParams)         \
-  X(compact_kv, CompactKvParams)
+  X(compact_kv, CompactKvParams)           \
+  X(top_k, TopKParams)
 
 struct Ops {
   const char* name;  // "generic", "avx2", "avx512", "cuda"

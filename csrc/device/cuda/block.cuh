@@ -27,7 +27,7 @@ E31_DEVICE Value warp_reduce(Value value, Combine combine) {
   return value;
 }
 
-// The same in all threads; `identity` fills up the second butterfly.
+// The same in all threads; `identity` fills up the second butterfly. Leaves the results of the warps in warp_values.
 template <typename Value, typename Combine>
 E31_DEVICE Value block_reduce(Value value, Value identity, Value* warp_values, Combine combine) {
   value = warp_reduce(value, combine);

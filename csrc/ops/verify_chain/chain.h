@@ -6,6 +6,11 @@
 
 namespace eagle31rt {
 
+// A request without rows: it pads a batch of fixed size.
+E31_HOST_DEVICE static inline bool is_padding(const VerifyChainParams& params, int64_t request) {
+  return params.row_begin[request] == params.row_begin[request + 1];
+}
+
 // Drafts before the first id that is outside the vocabulary.
 E31_HOST_DEVICE static inline int64_t num_valid_drafts(const VerifyChainParams& params, int64_t request) {
   const int64_t begin = params.row_begin[request], last = params.row_begin[request + 1] - 1;

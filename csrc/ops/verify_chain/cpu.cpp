@@ -109,6 +109,10 @@ void verify_equality(const VerifyChainParams& params, ExecutionContext& context)
   plain.num_rows = params.row_begin[params.num_requests];
   sample(plain, context);
   for (int64_t request = 0; request < params.num_requests; ++request) {
+    if (is_padding(params, request)) {
+      params.num_accepted[request] = -1;
+      continue;
+    }
     const int64_t begin = params.row_begin[request], num_drafts = num_valid_drafts(params, request);
     int64_t place = 0;
     while (place < num_drafts && params.emitted_token_ids[begin + place] == params.draft_token_ids[begin + place + 1]) {
@@ -124,6 +128,10 @@ void verify_chain(const VerifyChainParams& params, ExecutionContext& context) {
   if (params.method == VerifyMethod::kEquality) return verify_equality(params, context);
   float* scratch = masked_row_scratch(params.target, context.pool.num_threads());
   auto verify_request = [&](int64_t request, int thread) {
+    if (is_padding(params, request)) {
+      params.num_accepted[request] = -1;
+      return;
+    }
     Chain chain = {params, request, scratch, thread, {}};
     if (params.method == VerifyMethod::kStandard) chain.verify_standard();
     if (params.method == VerifyMethod::kBlock) chain.verify_block();

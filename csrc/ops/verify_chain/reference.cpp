@@ -48,7 +48,9 @@ void verify_by_ratio(const VerifyChainParams& params, int64_t request) {
 
 void verify_chain(const VerifyChainParams& params) {
   for (int64_t request = 0; request < params.num_requests; ++request) {
-    if (params.method == VerifyMethod::kEquality) {
+    if (is_padding(params, request)) {
+      params.num_accepted[request] = -1;
+    } else if (params.method == VerifyMethod::kEquality) {
       verify_equality(params, request);
     } else if (params.method == VerifyMethod::kSynthetic) {
       verify_synthetic(params, request);

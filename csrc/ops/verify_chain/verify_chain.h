@@ -2,7 +2,8 @@
 //
 // Request i owns verify rows row_begin[i] .. row_begin[i + 1] - 1: one more than it has drafts. Row j was fed the j-th
 // draft (row 0: the newest committed token) and its logits are the target's law for what follows. A draft id outside
-// the vocabulary (-1: none, or refused by a grammar) ends the chain there.
+// the vocabulary (-1: none, or refused by a grammar) ends the chain there. A request without rows is padding: it gets
+// num_accepted -1 and touches nothing else; rows from row_begin[num_requests] on belong to nobody and are left alone.
 //
 //   kEquality   every row is sampled by the plain sampler; the walk goes on while the draft equals the sampled id.
 //               Exact, and the ids are those of plain decoding.
@@ -40,7 +41,7 @@ struct VerifyChainParams {
                                    // row r (last of a request unused)
   const int32_t* draft_to_target;  // [draft_vocab_size] target id of each draft id, ascending; null: identity
   const float* acceptance_rates;   // [num_rows] kSynthetic only: conditional rate of the draft after row r
-  int32_t* num_accepted;           // [num_requests] out; -1: the row to emit from has no logit above -inf
+  int32_t* num_accepted;           // [num_requests] out; -1: the row to emit from has no logit above -inf, or padding
   int32_t* emitted_token_ids;      // [num_rows] out: from row_begin[i], num_accepted[i] + 1 ids, then -1
   int64_t num_requests;
   int64_t draft_vocab_size;
