@@ -1,8 +1,8 @@
 // ptxsim: a functional interpreter of PTX. What the CUDA runtime needs of it (cudart/) and what its tests call.
 //
-// It executes the PTX that nvcc embedded in a program, one block after the other, a warp at a time in lock step. It says
-// what a kernel computes and whether it keeps the rules (bounds, races, initialised reads, masks), and counts what a
-// roofline needs. It says nothing about time.
+// It executes the PTX that nvcc embedded in a program, one block after the other, a warp at a time in lock step. It
+// says what a kernel computes and whether it keeps the rules (bounds, races, initialised reads, masks), and counts what
+// a roofline needs. It says nothing about time.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +57,7 @@ struct Counters {
   uint64_t unique_store_sectors = 0;
   uint64_t shared_accesses = 0;  // warp-wide shared-memory instructions
   uint64_t shared_wavefronts = 0;
-  uint64_t bank_conflicts = 0;  // wavefronts beyond those that the width of the access needs
+  uint64_t bank_conflicts = 0;                          // wavefronts beyond those that the width of the access needs
   std::map<std::string, uint64_t> matrix_instructions;  // "mma.m16n8k16.bf16" -> warp instructions
 };
 
@@ -65,8 +65,6 @@ struct Parameter {
   std::string name;
   uint32_t offset = 0, size = 0;  // in the packed parameter block
 };
-
-struct Kernel;  // decoded code; module.h
 
 struct KernelInfo {
   std::string name;  // mangled
@@ -104,8 +102,8 @@ class Module {
 
 // Device memory: one range of host memory in which every buffer stands between red zones. New memory is filled with
 // 0xff, a NaN in every float format.
-void* allocate(size_t num_bytes);      // null if the device's memory (PTXSIM_MEMORY_BYTES, 8 GiB) is used up
-bool deallocate(void* pointer);        // false if it is not the start of a buffer
+void* allocate(size_t num_bytes);  // null if the device's memory (PTXSIM_MEMORY_BYTES, 8 GiB) is used up
+bool deallocate(void* pointer);    // false if it is not the start of a buffer
 bool is_device_pointer(const void* pointer);
 size_t allocated_bytes();
 // Tells the uninitialised-read check that the host wrote these bytes.
