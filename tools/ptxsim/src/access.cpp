@@ -10,9 +10,7 @@
 namespace ptxsim {
 namespace {
 
-const char* verb(Access access) {
-  return access == Access::kLoad ? "read" : access == Access::kStore ? "write" : "atomic";
-}
+const char* verb(Access access) { return access == Access::kAtomic ? "atomic" : reads(access) ? "read" : "write"; }
 
 std::string hexadecimal(uint64_t value) {
   char text[24];
@@ -96,6 +94,19 @@ struct RangeCache {
   }
 };
 
+void check_bounds(Mask mask, Access access, uint32_t bytes, const uint64_t* addresses) {
+  static thread_local RangeCache cache;
+  check_alignment(mask, bytes, addresses, "global");
+  const Span span = span_of(mask, addresses);
+  if (cache.contains(span.low, span.high + bytes)) return;
+  for (Mask rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    if (!cache.contains(addresses[lane], addresses[lane] + bytes)) {
+      global_out_of_bounds(access, bytes, addresses[lane], lane);
+    }
+  }
+}
+
 void resolve_local(Warp& warp, Mask mask, Access access, uint32_t bytes, const uint64_t* addresses) {
   check_alignment(mask, bytes, addresses, "local");
   const uint64_t frame = warp.block->launch->kernel->local_bytes;
@@ -122,7 +133,8 @@ void resolve_parameters(Warp& warp, Mask mask, Access access, uint32_t bytes, co
   }
 }
 
-void resolve_generic(Warp& warp, Mask mask, Access access, uint32_t bytes, uint64_t* addresses) {
+void resolve_generic(Warp& warp, const Instruction& instruction, Mask mask, Access access, uint32_t bytes,
+                     uint64_t* addresses) {
   while (mask != 0) {
     const Space space = classify(warp, addresses[std::countr_zero(mask)]);
     Mask same = 0;
@@ -134,13 +146,13 @@ void resolve_generic(Warp& warp, Mask mask, Access access, uint32_t bytes, uint6
       const uint64_t base = reinterpret_cast<uint64_t>(warp.block->shared);
       uint64_t offsets[kWarpSize];
       for (int lane = 0; lane < kWarpSize; ++lane) offsets[lane] = addresses[lane] - base;
-      resolve_shared(warp, same, access, bytes, offsets);
+      resolve_shared(warp, instruction, same, access, bytes, offsets);
     } else if (space == Space::kLocal) {
       resolve_local(warp, same, access, bytes, addresses);
     } else if (space == Space::kParam) {
       resolve_parameters(warp, same, access, bytes, addresses);
     } else {
-      resolve_global(warp, same, access, bytes, addresses);
+      resolve_global(warp, instruction, same, access, bytes, addresses);
     }
     mask &= ~same;
   }
@@ -168,7 +180,8 @@ Space classify(const Warp& warp, uint64_t address) {
   return Space::kGlobal;
 }
 
-void resolve_shared(Warp& warp, Mask mask, Access access, uint32_t bytes, uint64_t* addresses) {
+void resolve_shared(Warp& warp, const Instruction& instruction, Mask mask, Access access, uint32_t bytes,
+                    uint64_t* addresses) {
   Block& block = *warp.block;
   check_alignment(mask, bytes, addresses, "shared");
   if (span_of(mask, addresses).high + bytes > block.shared_bytes) {
@@ -182,24 +195,19 @@ void resolve_shared(Warp& warp, Mask mask, Access access, uint32_t bytes, uint64
     }
   }
   if (block.launch->traffic != nullptr) block.launch->traffic->shared(mask, addresses, bytes);
+  if (block.launch->checker != nullptr) {
+    block.launch->checker->shared(warp, instruction, mask, access, bytes, addresses);
+  }
   const uint64_t base = reinterpret_cast<uint64_t>(block.shared);
   for (int lane = 0; lane < kWarpSize; ++lane) addresses[lane] += base;
 }
 
-void resolve_global(Warp& warp, Mask mask, Access access, uint32_t bytes, const uint64_t* addresses) {
-  static thread_local RangeCache cache;
-  check_alignment(mask, bytes, addresses, "global");
-  const Span span = span_of(mask, addresses);
-  if (!cache.contains(span.low, span.high + bytes)) {
-    for (Mask rest = mask; rest != 0; rest &= rest - 1) {
-      const int lane = std::countr_zero(rest);
-      if (!cache.contains(addresses[lane], addresses[lane] + bytes))
-        global_out_of_bounds(access, bytes, addresses[lane], lane);
-    }
-  }
+void resolve_global(Warp& warp, const Instruction& instruction, Mask mask, Access access, uint32_t bytes,
+                    const uint64_t* addresses) {
+  check_bounds(mask, access, bytes, addresses);
   Launch& launch = *warp.block->launch;
-  if (launch.traffic != nullptr)
-    launch.traffic->global(mask, addresses, bytes, access != Access::kStore, access != Access::kLoad);
+  if (launch.traffic != nullptr) launch.traffic->global(mask, addresses, bytes, reads(access), writes(access));
+  if (launch.checker != nullptr) launch.checker->global(warp, instruction, mask, access, bytes, addresses);
 }
 
 void resolve(Warp& warp, const Instruction& instruction, Mask mask, Access access, uint32_t bytes,
@@ -207,16 +215,17 @@ void resolve(Warp& warp, const Instruction& instruction, Mask mask, Access acces
   switch (instruction.space) {
     case Space::kShared:
       for (int lane = 0; lane < kWarpSize; ++lane) addresses[lane] = static_cast<uint32_t>(addresses[lane]);
-      return resolve_shared(warp, mask, access, bytes, addresses);
+      return resolve_shared(warp, instruction, mask, access, bytes, addresses);
     case Space::kGlobal:
-    case Space::kConst:
-      return resolve_global(warp, mask, access, bytes, addresses);
+      return resolve_global(warp, instruction, mask, access, bytes, addresses);
+    case Space::kConst:  // goes through a cache of its own: not global traffic
+      return check_bounds(mask, access, bytes, addresses);
     case Space::kLocal:
       return resolve_local(warp, mask, access, bytes, addresses);
     case Space::kParam:
       return resolve_parameters(warp, mask, access, bytes, addresses);
     case Space::kGeneric:
-      return resolve_generic(warp, mask, access, bytes, addresses);
+      return resolve_generic(warp, instruction, mask, access, bytes, addresses);
   }
 }
 

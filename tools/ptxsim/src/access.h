@@ -18,8 +18,10 @@ void gather_addresses(Warp& warp, const Instruction& instruction, uint64_t* addr
 void resolve(Warp& warp, const Instruction& instruction, Mask mask, Access access, uint32_t bytes, uint64_t* addresses);
 
 // The same for a given space, with offsets in shared memory or host addresses.
-void resolve_shared(Warp& warp, Mask mask, Access access, uint32_t bytes, uint64_t* addresses);
-void resolve_global(Warp& warp, Mask mask, Access access, uint32_t bytes, const uint64_t* addresses);
+void resolve_shared(Warp& warp, const Instruction& instruction, Mask mask, Access access, uint32_t bytes,
+                    uint64_t* addresses);
+void resolve_global(Warp& warp, const Instruction& instruction, Mask mask, Access access, uint32_t bytes,
+                    const uint64_t* addresses);
 
 // The space a generic address is in.
 Space classify(const Warp& warp, uint64_t address);

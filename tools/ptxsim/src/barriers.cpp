@@ -1,6 +1,7 @@
 // bar.sync, bar.arrive, bar.red of the block.
 #include <bit>
 
+#include "checker.h"
 #include "lanes.h"
 #include "scheduler.h"
 
@@ -40,6 +41,7 @@ void BlockRunner::enter_barrier(Warp& warp, int32_t pc, Mask lanes) {
   const auto count = static_cast<uint32_t>(std::popcount(lanes));
   barrier.expected = expected;
   barrier.arrived_threads += count;
+  barrier.warps |= 1u << warp.index;
   barrier.arrived_counted += (instruction.mode & kBarrierAligned) != 0 ? uint32_t{kWarpSize} : count;
   if ((instruction.mode & kBarrierReduce) != 0) {
     barrier.sum += static_cast<uint32_t>(std::popcount(warp.predicate(instruction.operand[2]) & lanes));
@@ -70,8 +72,9 @@ void BlockRunner::open_barrier(uint8_t number) {
   Barrier& barrier = block_.barriers[number];
   barrier.result_sum = barrier.sum;
   barrier.result_participants = barrier.participants;
-  if (barrier.expected == 0 || barrier.arrived_threads >= live_threads_) ++block_.barrier_epoch;
   barrier.arrived_threads = barrier.arrived_counted = barrier.sum = barrier.participants = 0;
+  if (launch_.checker != nullptr) launch_.checker->barrier_opened(barrier.warps);
+  barrier.warps = 0;
   for (Warp& warp : block_.warps) {
     Mask lanes = 0;
     for_lanes(warp.at_barrier,

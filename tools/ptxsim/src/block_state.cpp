@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "access.h"
+#include "checker.h"
 #include "memory.h"
 #include "scheduler.h"
 
@@ -61,16 +62,15 @@ void BlockRunner::write_constants(Warp& warp) {
 void BlockRunner::reset(uint64_t index) {
   block_.linear_index = index;
   block_.index = position(index, launch_.grid);
-  block_.barrier_epoch = 1;
   block_.barriers = {};
   std::memset(shared_, 0xff, block_.shared_bytes);
   std::memset(block_.local, 0xff, block_.local_bytes);
   live_threads_ = num_threads_;
+  if (launch_.checker != nullptr) launch_.checker->begin_block(block_);
   for (Warp& warp : block_.warps) {
     const uint32_t lanes = std::min<uint32_t>(kWarpSize, num_threads_ - warp.index * kWarpSize);
     warp.live = lanes == kWarpSize ? kFullMask : (Mask{1} << lanes) - 1;
     warp.waiting = warp.at_barrier = warp.carry = 0;
-    warp.sync_epoch = 1;
     warp.pc.fill(0);
     warp.copies.clear();
     warp.committed_groups.fill(0);

@@ -71,6 +71,7 @@ struct Fault {
 
 // Copies that cp.async issued and that no wait has completed; one record per warp instruction.
 struct AsyncCopy {
+  const Instruction* instruction = nullptr;
   Mask pending = 0;
   uint32_t bytes = 0;
   std::array<uint32_t, kWarpSize> destination;  // offset in shared memory
@@ -90,7 +91,6 @@ struct Warp {
   std::array<uint8_t, kWarpSize> barrier;     // number of the barrier a lane is in
   std::array<int32_t, kWarpSize> barrier_pc;  // its instruction
   Mask carry = 0;                             // the condition code of add.cc
-  uint32_t sync_epoch = 1;                    // bar.warp.sync so far: what orders shared memory within the warp
   std::vector<AsyncCopy> copies;
   std::array<uint32_t, kWarpSize> committed_groups;
 
@@ -106,6 +106,7 @@ struct Barrier {
   uint32_t arrived_threads = 0;  // lanes
   uint32_t arrived_counted = 0;  // as bar.sync a, b counts: 32 for a warp
   uint32_t expected = 0;         // 0: all live threads of the block
+  uint32_t warps = 0;            // bit per warp that has arrived
   uint32_t sum = 0;              // of the predicates of bar.red
   uint32_t participants = 0;
   uint32_t result_sum = 0, result_participants = 0;  // of the phase that ended last
@@ -119,7 +120,6 @@ struct Block {
   uint32_t shared_bytes = 0;
   std::byte* local = nullptr;
   uint64_t local_bytes = 0;  // of all threads
-  uint32_t barrier_epoch = 1;
   std::vector<Warp> warps;
   std::array<Barrier, kNumBarriers> barriers;
 };

@@ -24,6 +24,11 @@ TrafficCounter& traffic_counter() {
   return counter;
 }
 
+Checker& checker() {
+  static Checker instance;
+  return instance;
+}
+
 KernelInfo describe(const Function& function, const SharedLayout& shared) {
   KernelInfo info;
   info.name = function.name;
@@ -171,6 +176,10 @@ void Module::launch(const std::string& name, const LaunchConfig& config, const s
   launch.parameters = reinterpret_cast<const std::byte*>(block.data());
   launch.parameter_bytes = entry.info.parameter_bytes;
   launch.traffic = options.counters ? &traffic_counter() : nullptr;
+  if (options.race || options.uninitialised) {
+    launch.checker = &checker();
+    launch.checker->begin_launch(options);
+  }
   launch.matrix_instructions.resize(entry.kernel->matrix_names.size());
   const auto finish = [&] {
     ++counters.launches;

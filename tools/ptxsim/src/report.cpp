@@ -88,7 +88,7 @@ void BlockRunner::check_copies_done() {
   for (const Warp& warp : block_.warps) {
     for (const AsyncCopy& copy : warp.copies) {
       if (copy.pending == 0) continue;
-      report(warp, static_cast<int32_t>(kernel_.code.size()) - 1,
+      report(warp, static_cast<int32_t>(copy.instruction - kernel_.code.data()),
              {"async", "the thread exits before it waited for its cp.async", std::countr_zero(copy.pending)});
     }
   }

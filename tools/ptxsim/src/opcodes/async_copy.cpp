@@ -9,7 +9,7 @@
 namespace ptxsim {
 namespace {
 
-void check_sources(Warp& warp, const AsyncCopy& copy, uint64_t* addresses) {
+void check_sources(Warp& warp, const Instruction& instruction, const AsyncCopy& copy, uint64_t* addresses) {
   Mask whole = 0;
   for_lanes(copy.pending, [&](int lane) {
     const uint32_t bytes = copy.source_bytes[static_cast<size_t>(lane)];
@@ -21,18 +21,19 @@ void check_sources(Warp& warp, const AsyncCopy& copy, uint64_t* addresses) {
                   lane};
     } else if (bytes != 0) {  // the rest is zeros and is not read
       const uint64_t first = addresses[lane];
-      resolve_global(warp, Mask{1} << lane, Access::kLoad, 1, addresses);
+      resolve_global(warp, instruction, Mask{1} << lane, Access::kLoad, 1, addresses);
       addresses[lane] = first + bytes - 1;
-      resolve_global(warp, Mask{1} << lane, Access::kLoad, 1, addresses);
+      resolve_global(warp, instruction, Mask{1} << lane, Access::kLoad, 1, addresses);
       addresses[lane] = first;
     }
   });
-  if (whole != 0) resolve_global(warp, whole, Access::kLoad, copy.bytes, addresses);
+  if (whole != 0) resolve_global(warp, instruction, whole, Access::kLoad, copy.bytes, addresses);
 }
 
 // Operands: source address, source size or kNone, predicate of ignore-src or kNone. mode: bytes, mode2: source offset.
 void copy_async(Warp& warp, const Instruction& instruction, Mask mask) {
   AsyncCopy& copy = warp.copies.emplace_back();
+  copy.instruction = &instruction;
   copy.pending = mask;
   copy.bytes = instruction.mode;
   const uint64_t* source = warp.lanes<uint64_t>(instruction.operand[0]);
@@ -48,17 +49,19 @@ void copy_async(Warp& warp, const Instruction& instruction, Mask mask) {
     copy.source_bytes[i] = (ignored >> lane & 1) != 0 ? 0 : size == nullptr ? copy.bytes : size[lane];
     copy.group[i] = warp.committed_groups[i];
   }
-  check_sources(warp, copy, sources);
-  resolve(warp, instruction, mask, Access::kStore, copy.bytes, destinations);
+  check_sources(warp, instruction, copy, sources);
+  resolve(warp, instruction, mask, Access::kAsyncStore, copy.bytes, destinations);
   for_lanes(mask, [&](int lane) { std::memset(reinterpret_cast<void*>(destinations[lane]), 0xff, copy.bytes); });
 }
 
 void complete(Warp& warp, AsyncCopy& copy, Mask lanes) {
   std::byte* shared = warp.block->shared;
+  Checker* const checker = warp.block->launch->checker;
   for_lanes(lanes, [&](int lane) {
     const auto i = static_cast<size_t>(lane);
     std::memcpy(shared + copy.destination[i], copy.source[i], copy.source_bytes[i]);
     std::memset(shared + copy.destination[i] + copy.source_bytes[i], 0, copy.bytes - copy.source_bytes[i]);
+    if (checker != nullptr) checker->copy_completed(warp, *copy.instruction, lane, copy.destination[i], copy.bytes);
   });
   copy.pending &= ~lanes;
 }

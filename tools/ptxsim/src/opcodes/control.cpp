@@ -1,4 +1,5 @@
 // Branches, calls, exits, barriers of the block.
+#include "../checker.h"
 #include "../opcode_table.h"
 #include "families.h"
 
@@ -54,10 +55,14 @@ void write_vote(Warp& warp, const Instruction& instruction, Mask mask) {
   set_predicate(warp, instruction.operand[3], mask, value);
 }
 
+void synchronise_warp(Warp& warp, const Instruction&, Mask mask) {
+  if (Checker* checker = warp.block->launch->checker) checker->warp_synchronised(warp, mask);
+}
+
 void decode_warp_barrier(Decoder& decoder) {
   if (!decoder.modifiers().take("sync")) decoder.unknown();
   const uint32_t members = decoder.source(0, 4);
-  Instruction& instruction = decoder.emit([](Warp& warp, const Instruction&, Mask) { ++warp.sync_epoch; });
+  Instruction& instruction = decoder.emit(synchronise_warp);
   instruction.flow = Flow::kSync;
   instruction.members = members;
 }

@@ -29,7 +29,7 @@ void row_addresses(Warp& warp, const Instruction& instruction, int count, Access
 template <int kCount, bool kTransposed>
 void load_matrices(Warp& warp, const Instruction& instruction, Mask) {
   uint64_t rows[kWarpSize];
-  row_addresses(warp, instruction, kCount, Access::kLoad, rows);
+  row_addresses(warp, instruction, kCount, Access::kWarpLoad, rows);
   for (int matrix = 0; matrix < kCount; ++matrix) {
     uint16_t values[8][8];
     for (int row = 0; row < 8; ++row)

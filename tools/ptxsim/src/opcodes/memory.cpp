@@ -12,7 +12,8 @@ template <class T, size_t kCount>
 void load(Warp& warp, const Instruction& instruction, Mask mask) {
   uint64_t addresses[kWarpSize];
   gather_addresses(warp, instruction, addresses);
-  resolve(warp, instruction, mask, Access::kLoad, sizeof(T) * kCount, addresses);
+  resolve(warp, instruction, mask, instruction.mode != 0 ? Access::kStrongLoad : Access::kLoad, sizeof(T) * kCount,
+          addresses);
   T* d[kCount];
   for (size_t i = 0; i < kCount; ++i) d[i] = warp.lanes<T>(instruction.operand[i]);
   for_lanes(mask, [&](int lane) {
@@ -26,7 +27,8 @@ template <class T, size_t kCount>
 void store(Warp& warp, const Instruction& instruction, Mask mask) {
   uint64_t addresses[kWarpSize];
   gather_addresses(warp, instruction, addresses);
-  resolve(warp, instruction, mask, Access::kStore, sizeof(T) * kCount, addresses);
+  resolve(warp, instruction, mask, instruction.mode != 0 ? Access::kStrongStore : Access::kStore, sizeof(T) * kCount,
+          addresses);
   const T* s[kCount];
   for (size_t i = 0; i < kCount; ++i) s[i] = warp.lanes<T>(instruction.operand[i]);
   for_lanes(mask, [&](int lane) {
@@ -58,9 +60,11 @@ Space take_space(Modifiers& modifiers) {
   return Space::kGeneric;
 }
 
-// Orders, scopes and hints do not change what a sequential machine does. Taken by name, so that a new one is seen.
-void take_hints(Modifiers& modifiers) {
-  modifiers.take_any({"volatile", "relaxed", "acquire", "release", "weak"});
+// Scopes and hints do not change what a sequential machine does. Taken by name, so that a new one is seen. Returns
+// whether the access is strong: such ones do not race with each other.
+bool take_hints(Modifiers& modifiers) {
+  const bool strong = !modifiers.take_any({"volatile", "relaxed", "acquire", "release"}).empty();
+  modifiers.take("weak");
   modifiers.take_any({"cta", "cluster", "gpu", "sys"});
   modifiers.take_any({"ca", "cg", "cs", "lu", "cv", "wb", "wt"});
   modifiers.take("nc");
@@ -69,13 +73,14 @@ void take_hints(Modifiers& modifiers) {
   modifiers.take_any({"L2::evict_normal", "L2::evict_first", "L2::evict_last"});
   modifiers.take_any({"L2::64B", "L2::128B", "L2::256B"});
   modifiers.take("L2::cache_hint");
+  return strong;
 }
 
 template <bool kStore>
 void decode_access(Decoder& decoder) {
   Modifiers& modifiers = decoder.modifiers();
   const Space space = take_space(modifiers);
-  take_hints(modifiers);
+  const bool strong = take_hints(modifiers);
   const std::string vector = modifiers.take_any({"v2", "v4", "v8"});
   const size_t count = vector.empty() ? 1 : static_cast<size_t>(vector[1] - '0');
   const std::string type = modifiers.take_type();
@@ -95,20 +100,26 @@ void decode_access(Decoder& decoder) {
   Instruction& instruction = decoder.emit(execute);
   std::copy(registers.begin(), registers.end(), instruction.operand.begin());
   instruction.space = space;
+  instruction.mode = strong;
   instruction.address = where.reg;
   instruction.address_bytes = static_cast<uint8_t>(where.bytes);
   instruction.immediate = where.offset;
 }
 
-// Fences order nothing here: a block is executed by one thread of the host. The checker looks at them.
+// Fences order nothing here: a block is executed by one thread of the host. The checker looks at those of the device.
 void decode_fence(Decoder& decoder) {
   Modifiers& modifiers = decoder.modifiers();
-  modifiers.take_any({"acq_rel", "sc", "acquire", "release", "mbarrier_init", "proxy"});
-  modifiers.take_any(
-      {"async", "async::global", "async::shared::cta", "async.shared::cta", "alias", "tensormap::generic"});
+  modifiers.take_any({"acq_rel", "sc", "mbarrier_init", "proxy"});
+  modifiers.take_any({"async", "async::global", "async::shared::cta", "alias", "tensormap::generic"});
   modifiers.take_any({"release", "acquire"});
-  modifiers.take_any({"cta", "cluster", "gpu", "gl", "sys", "global", "shared::cta"});
-  decoder.emit([](Warp&, const Instruction&, Mask) {});
+  const std::string scope = modifiers.take_any({"cta", "cluster", "gpu", "gl", "sys", "global", "shared::cta"});
+  const bool device = scope == "gpu" || scope == "gl" || scope == "sys";
+  decoder
+      .emit([](Warp& warp, const Instruction& instruction, Mask) {
+        Checker* const checker = warp.block->launch->checker;
+        if (checker != nullptr && instruction.mode != 0) checker->device_fence();
+      })
+      .mode = device;
 }
 
 void decode_prefetch(Decoder& decoder) {
