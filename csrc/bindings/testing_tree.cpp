@@ -114,13 +114,21 @@ py::tuple run_verify_tree(const std::string& instruction_set, const std::string&
   return py::make_tuple(num_accepted, path_rows, emitted);
 }
 
-// Children of one row, the probability of each to stand once those before it fell, and the weights of what is emitted
-// if all fall.
-py::tuple sibling_rules(const Array<float>& logits, const py::dict& columns, int64_t vocab_size, const py::dict& trees,
-                        int64_t request, int32_t row) {
+// Per request and row: its children, the probability of each to stand once those before it fell, and the weights of
+// what is emitted if all fall.
+py::list sibling_rules(const Array<float>& logits, const py::dict& columns, int64_t vocab_size, const py::dict& trees) {
   const TreeBatch batch("standard", logits, columns, vocab_size, trees);
-  const reference::SiblingRules rules = reference::sibling_rules(batch.params, request, row);
-  return py::make_tuple(rules.rows, rules.acceptance, rules.emission_weights);
+  py::list requests;
+  for (int64_t request = 0; request < batch.params.num_requests; ++request) {
+    py::list rows;
+    const int32_t num_rows = batch.params.row_begin[request + 1] - batch.params.row_begin[request];
+    for (int32_t row = 0; row < num_rows; ++row) {
+      const reference::SiblingRules rules = reference::sibling_rules(batch.params, request, row);
+      rows.append(py::make_tuple(rules.rows, rules.acceptance, rules.emission_weights));
+    }
+    requests.append(rows);
+  }
+  return requests;
 }
 
 // keys and values: one array [num_pages, num_kv_heads, ...] per layer, changed in place; one layer without a list.
@@ -160,7 +168,7 @@ void bind_testing_tree(py::module_& module) {
   module.def("verify_tree", run_verify_tree, py::arg("instruction_set"), py::arg("method"), py::arg("logits"),
              py::arg("columns"), py::arg("vocab_size"), py::arg("trees"));
   module.def("sibling_rules", sibling_rules, py::arg("logits"), py::arg("columns"), py::arg("vocab_size"),
-             py::arg("trees"), py::arg("request"), py::arg("row"));
+             py::arg("trees"));
   module.def("compact_kv", run_compact_kv, py::arg("instruction_set"), py::arg("keys"), py::arg("values"),
              py::arg("page_size"), py::arg("dims_fastest"), py::arg("row_begin"), py::arg("slots"),
              py::arg("num_accepted"), py::arg("path_rows"));
