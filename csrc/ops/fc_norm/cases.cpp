@@ -104,8 +104,8 @@ OpEntry fc_norm_cases() {
   // As for linear, on normed inputs near 1 (up to 1.7) and 1728 of them; without the norm inputs of 20 but only 72.
   entry.tolerance = {4e-5, 2e-6};
   // On CUDA as for linear: normed inputs times norm weights below 1 have the same root mean square as its inputs, 0.58,
-  // and a relative rounding of 2^-9 * 0.755; 1728 of them give 2.0e-3, and 5.5 times that is 1.1e-2. Without a norm:
-  // inputs of 20, 192 of them in float16, 1.7e-3.
+  // and a relative rounding of 2^-9 * 0.785; 1728 of them give 2.2e-3, and 5 times that is 1.1e-2. Without a norm:
+  // inputs of 20, 192 of them in float16, 2.0e-3.
   entry.cuda_tolerance = {1.1e-2, 1e-6};
   entry.make = [](int variant, std::span<const uint64_t> row_ids) -> std::unique_ptr<OpCase> {
     return std::make_unique<FcNormCase>(kVariants[variant], row_ids);

@@ -15,11 +15,12 @@
 //   2048    206 G     661   208   208    92   flops
 //
 // K is not divided between blocks, so columns must fill the multiprocessors: 32 of them make 128 blocks of two warps,
-// 97 % of an H100. In flight: ten stages of 8.25 KiB, nine ahead, 36 KiB of weights. A block's chain of matrix
-// instructions (4 dependent ones per 4 KiB of weights, about 35 clocks each, and a barrier) allows some 20 bytes a
-// clock, H100 asks for 14.5, H200 for 20.7, B200 for 29: there it falls short by a third. Activations cost 4 M bytes a
-// k beside 64 bytes of weights, all but the first from L2: 6 % at M = 1, 31 % at M = 5. From 17 rows on 64 rows x 32
-// columns in four warps, and 64 x 128 once those are 66 blocks or more.
+// 97 % of an H100. In flight: nine stages of 8.25 KiB, eight ahead, 32 KiB of weights a block; two blocks fit an A100,
+// whose 108 multiprocessors could not take 128 at once otherwise. A block's chain of matrix instructions (4 dependent
+// ones per 4 KiB of weights, about 35 clocks each, and a barrier) allows some 20 bytes a clock; A100 asks for 13, H100
+// for 14.5, H200 for 20.7, B200 for 29: there it falls short by a third. Activations cost 4 M bytes a k beside 64 bytes
+// of weights, all but the first from L2: 6 % at M = 1, 31 % at M = 5. From 17 rows on 64 rows x 32 columns in four
+// warps, 60 KiB in flight, two blocks an A100; and 64 x 128 once those are 66 blocks or more.
 //
 // Range: x * norm_weight is not divided by the rms when it is rounded. bfloat16 has float32's range. float16 would
 // overflow at 65504, so norm weights enter times 2^-6 (mma_kernel.cuh): |x * norm_weight| up to 4.2e6 is exact in
@@ -42,8 +43,8 @@ void linear(const LinearParams& params, ExecutionContext& context);
 
 namespace {
 
-using Rows16 = TileShape<16, 32, 16, 16, 64, 10>;
-using Rows64 = TileShape<64, 32, 32, 16, 64, 5>;
+using Rows16 = TileShape<16, 32, 16, 16, 64, 9>;
+using Rows64 = TileShape<64, 32, 32, 16, 64, 4>;
 using Rows64Wide = TileShape<64, 128, 32, 64, 32, 4>;
 
 int64_t norm_size(const FcNormParams& params) {
