@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from eagle31rt import __version__
+from eagle31rt.cuda_runtime import describe_cuda
 from eagle31rt.environment import ENVIRONMENT_VARIABLES, cache_folder
 from eagle31rt.errors import InternalError, InvalidArgumentError
 from eagle31rt.llm import LLM, PromptInput
@@ -75,6 +76,12 @@ def run_chat(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def run_train(arguments: argparse.Namespace) -> int:
+    from eagle31rt.training.command import run
+
+    return run(arguments)
+
+
 def run_env(arguments: argparse.Namespace) -> int:
     from eagle31rt import _core
 
@@ -84,6 +91,7 @@ def run_env(arguments: argparse.Namespace) -> int:
         "instruction_set": cpu["instruction_set"],
         "available_instruction_sets": cpu["available_instruction_sets"],
         "threads": cpu["num_physical_cores"],
+        "cuda": describe_cuda(),
         "cache_folder": str(cache_folder()),
         "environment": {name: os.environ.get(name) for name in ENVIRONMENT_VARIABLES},
     }
@@ -93,11 +101,22 @@ def run_env(arguments: argparse.Namespace) -> int:
     print(f"eagle31rt {__version__}")
     print(f"instruction set: {facts['instruction_set']} (available: {', '.join(facts['available_instruction_sets'])})")
     print(f"threads by default: {facts['threads']} (physical cores)")
+    _print_cuda(facts["cuda"])
     print(f"cache folder: {facts['cache_folder']}")
     print("environment variables:")
     for name, meaning in ENVIRONMENT_VARIABLES.items():
         print(f"  {name}={os.environ.get(name, '')}  # {meaning}")
     return 0
+
+
+def _print_cuda(cuda: dict[str, Any]) -> None:
+    if cuda["problem"] is not None:
+        print(f"cuda: not usable: {cuda['problem']}")
+        return
+    print(f"cuda: runtime {cuda['runtime']}, driver for CUDA {cuda['driver']}")
+    for index, device in enumerate(cuda["devices"]):
+        capability, gibibytes = device["compute_capability"], device["total_memory"] / 2**30
+        print(f"  cuda:{index} {device['name']}, {gibibytes:.0f} GiB, compute capability {capability / 10}")
 
 
 def _load(arguments: argparse.Namespace) -> LLM:
@@ -108,7 +127,7 @@ def _load(arguments: argparse.Namespace) -> LLM:
         speculation = {"method": "eagle3", "model": arguments.draft, "num_speculative_tokens": length}
     elif length:
         raise InvalidArgumentError("--num-speculative-tokens needs --draft DIR")
-    return LLM(arguments.model, speculative_config=speculation, num_threads=arguments.threads)
+    return LLM(arguments.model, speculative_config=speculation, num_threads=arguments.threads, device=arguments.device)
 
 
 def _sampling_params(arguments: argparse.Namespace) -> SamplingParams:

@@ -1,0 +1,110 @@
+"""A closed-form start: most of what a head can learn is linear, and least squares finds that part in a minute.
+
+Regression of the target's next last state (unit RMS) on [captured states of p, embedding of token p + 1]. The captured
+part becomes fc, the residual stream. The embedding part, reduced to the rank that the value heads have, becomes
+o_proj * v_proj of one query head per kv head that attends to its own slot. Everything else starts almost silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+
+from eagle31rt.training.llama_head import LlamaHead
+from eagle31rt.training.unroll import Batch, Slots
+
+MAX_ROWS = 60_000
+_RIDGE = 0.01  # relative to the variance of a standardised input
+_QUIET = 0.1  # factor of what should barely speak at the start
+_SELF_SCORE = 9.0  # attention score of a slot with itself, in units of its norm: softmax puts nearly all weight there
+
+
+def _unit(values: torch.Tensor, epsilon: float) -> torch.Tensor:
+    return F.rms_norm(values, values.shape[-1:], None, epsilon)
+
+
+class _Moments:
+    """Sums for the normal equations, in float64."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        self.inputs = torch.zeros(width, width, dtype=torch.float64)  # X^T X
+        self.mixed = torch.zeros(width, hidden, dtype=torch.float64)  # X^T Y
+        self.rows = 0
+
+    def add(self, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
+        self.inputs += (inputs.t() @ inputs).double()
+        self.mixed += (inputs.t() @ outputs).double()
+        self.rows += len(inputs)
+
+
+def _add_batch(moments: _Moments, head: LlamaHead, batch: Batch) -> None:
+    epsilon = head.sizes.rms_norm_eps
+    slots = Slots(batch)
+    inside = slots.tokens_left >= 2
+    row = slots.row[inside]
+    row = row[batch.counted[row + 2]]
+    captured = batch.captured[row]
+    if head.sizes.fc_norm:
+        chunks = captured.chunk(len(head.sizes.capture_layers), dim=-1)
+        captured = torch.cat([_unit(chunk, epsilon) for chunk in chunks], dim=-1)
+    embedded = _unit(head.embedding[batch.token_ids[row + 1]], epsilon)
+    moments.add(torch.cat([captured, embedded], dim=-1).cpu(), _unit(batch.last[row + 1], epsilon).cpu())
+
+
+def _solve(moments: _Moments) -> tuple[torch.Tensor, torch.Tensor]:
+    """Coefficients [width, hidden] and the RMS of every input [width]."""
+    scale = (moments.inputs.diagonal() / moments.rows).sqrt().clamp_min(1e-9)
+    normal = moments.inputs / scale[:, None] / scale[None, :]
+    normal.diagonal().add_(_RIDGE * moments.rows)
+    return torch.linalg.solve(normal, moments.mixed / scale[:, None]) / scale[:, None], scale
+
+
+@torch.no_grad()
+def closed_form_start(head: LlamaHead, batches: Iterable[Batch], seed: int) -> int:
+    """Sets the head's weights from about MAX_ROWS positions of `batches`; returns how many were used."""
+    hidden = head.sizes.hidden_size
+    width = len(head.sizes.capture_layers) * hidden
+    moments = _Moments(width + hidden, hidden)
+    for batch in batches:
+        _add_batch(moments, head, batch)
+        if moments.rows >= MAX_ROWS:
+            break
+    if moments.rows == 0:
+        return 0
+    coefficients, scale = _solve(moments)
+    if not head.sizes.fc_norm:
+        head.fc_scale.copy_(1.0 / scale[:width].float())
+    head.fc.weight.copy_((coefficients[:width].t().float().to(head.fc.weight.device)) / head.fc_scale)
+    _set_attention(head, coefficients[width:], moments.inputs[width:, width:] / moments.rows, seed)
+    head.midlayer.mlp.down_proj.weight.mul_(_QUIET)
+    return moments.rows
+
+
+def _set_attention(head: LlamaHead, coefficients: torch.Tensor, covariance: torch.Tensor, seed: int) -> None:
+    """`coefficients` [hidden, hidden] of the embedding, whose second moments are `covariance`."""
+    sizes, attention = head.sizes, head.midlayer.self_attn
+    hidden, head_dim = sizes.hidden_size, sizes.head_dim
+    device = attention.o_proj.weight.device
+    root = torch.linalg.cholesky(covariance + 1e-6 * torch.eye(hidden, dtype=torch.float64))
+    rank = min(hidden, sizes.num_kv_heads * head_dim)
+    basis = torch.linalg.svd(root.t() @ coefficients)[2][:rank].t()  # [hidden, rank] output directions that matter most
+    values = (coefficients @ basis).t().float().to(device)  # [rank, hidden]
+    attention.v_proj.weight[:, hidden:].mul_(_QUIET)
+    attention.v_proj.weight[:rank, :hidden] = values
+    attention.o_proj.weight.mul_(_QUIET)
+    attention.q_proj.weight.mul_(0.5)
+    attention.k_proj.weight.mul_(0.5)
+    generator = torch.Generator().manual_seed(seed)
+    group = sizes.num_heads // sizes.num_kv_heads
+    for kv_head in range(sizes.num_kv_heads):
+        rows = slice(kv_head * head_dim, (kv_head + 1) * head_dim)
+        columns = slice(kv_head * group * head_dim, kv_head * group * head_dim + head_dim)
+        # E|R x|^2 = head_dim * sigma^2 * hidden for an x of unit RMS; as a score it is scaled by head_dim^-0.5.
+        sigma = (_SELF_SCORE / (head_dim**0.5 * hidden)) ** 0.5
+        projection = (torch.randn(head_dim, hidden, generator=generator) * sigma).to(device)
+        attention.k_proj.weight[rows, :hidden] = projection
+        attention.q_proj.weight[columns, :hidden] = projection
+        part = basis[:, kv_head * head_dim : min(rank, (kv_head + 1) * head_dim)].float().to(device)
+        attention.o_proj.weight[:, columns.start : columns.start + part.shape[1]] = part

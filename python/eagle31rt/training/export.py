@@ -1,0 +1,69 @@
+"""Writes a head as a draft directory that this engine, vLLM and others of the llama graph load."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from eagle31rt.safetensors_writer import RawTensor, bfloat16_tensor, save_safetensors
+from eagle31rt.training.head import DraftHead, HeadSizes
+from eagle31rt.training.target import TargetSizes
+
+
+def draft_config(sizes: HeadSizes, target: TargetSizes) -> dict[str, Any]:
+    """config.json of a llama-style head. Layer ids stand in both places where vLLM's runners look, counted as k."""
+    layers = list(sizes.capture_layers)
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": sizes.hidden_size,
+        "target_hidden_size": sizes.hidden_size,
+        "intermediate_size": sizes.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": sizes.num_heads,
+        "num_key_value_heads": sizes.num_kv_heads,
+        "head_dim": sizes.head_dim,
+        "hidden_act": "silu",
+        "vocab_size": sizes.vocab_size,
+        "draft_vocab_size": sizes.draft_vocab_size,
+        "num_aux_hidden_states": len(layers),
+        "rms_norm_eps": sizes.rms_norm_eps,
+        "rope_theta": sizes.rope_theta,
+        "max_position_embeddings": sizes.max_position_embeddings,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        **target.special_ids,
+        "fc_norm": sizes.fc_norm,
+        "norm_output": sizes.norm_output,
+        "norm_before_fc": False,
+        "norm_before_residual": False,
+        "eagle_aux_hidden_state_layer_ids": layers,
+        "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": layers},
+    }
+
+
+def export_head(directory: Path, head: DraftHead, kept: torch.Tensor, target: TargetSizes) -> None:
+    """kept [draft_vocab_size]: ascending target ids. Weights first: a directory with config.json is complete."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tensors = {name: bfloat16_tensor(values.numpy()) for name, values in head.exported().items()}
+    if head.sizes.draft_vocab_size != head.sizes.vocab_size:
+        ids = kept.cpu().numpy().astype(np.int64)
+        mask = np.zeros(head.sizes.vocab_size, np.bool_)
+        mask[ids] = True
+        offsets = ids - np.arange(len(ids))
+        tensors["d2t"] = RawTensor("I64", offsets.shape, offsets.tobytes())
+        tensors["t2d"] = RawTensor("BOOL", mask.shape, mask.tobytes())
+    save_safetensors(directory / "model.safetensors", tensors)
+    temporary = directory / "config.json.partial"
+    try:
+        temporary.write_text(json.dumps(draft_config(head.sizes, target), indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, directory / "config.json")
+    finally:
+        temporary.unlink(missing_ok=True)

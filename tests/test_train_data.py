@@ -1,0 +1,168 @@
+"""Training data: prompts, conversations that the target writes, the draft vocabulary, the cache of states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from support.training import CAPTURE_LAYERS, train_arguments, write_training_target
+
+torch = pytest.importorskip("torch")
+from eagle31rt import LLM  # noqa: E402
+from eagle31rt.cli import main  # noqa: E402
+from eagle31rt.errors import CheckpointError, InvalidArgumentError  # noqa: E402
+from eagle31rt.tokenizer import Tokenizer  # noqa: E402
+from eagle31rt.training.conversations import ASSISTANT, GIVEN, Conversation, ConversationStore  # noqa: E402
+from eagle31rt.training.features import FeatureCache, FeatureSettings  # noqa: E402
+from eagle31rt.training.generation import Generator, TurnTokens, cut_loop  # noqa: E402
+from eagle31rt.training.prompts import PromptWriter, read_prompt_file  # noqa: E402
+from eagle31rt.training.settings import DataSettings  # noqa: E402
+from eagle31rt.training.vocabulary import choose_vocabulary, count_tokens, coverage  # noqa: E402
+
+pytestmark = pytest.mark.dev
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_target(tmp_path_factory.mktemp("training") / "target")
+
+
+def conversation(*token_ids: int, roles: list[int] | None = None) -> Conversation:
+    roles = roles or [ASSISTANT] * len(token_ids)
+    return Conversation(np.array(token_ids, np.int32), np.array(roles, np.uint8))
+
+
+def same(left: list[Conversation], right: list[Conversation]) -> bool:
+    pairs = zip(left, right, strict=True)
+    return all(np.array_equal(a.token_ids, b.token_ids) and np.array_equal(a.roles, b.roles) for a, b in pairs)
+
+
+def test_store_gives_back_what_it_was_given(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "data")
+    assert len(store) == 0
+    first, second = [conversation(1, 2, 3), conversation(9)], [conversation(4, 5, roles=[GIVEN, ASSISTANT])]
+    store.write(0, first)
+    store.write(1, second)
+    store.write(3, first)
+    assert len(store) == 2, "group 2 is missing"
+    assert same(store.read(0), first) and same(store.read(1), second)
+    assert sorted(path.name for path in store.folder.iterdir())[0] == "tokens-00000.npz"
+    store.path(1).write_bytes(store.path(1).read_bytes()[:60])
+    with pytest.raises(CheckpointError, match=r"tokens-00001\.npz is damaged"):
+        store.read(1)
+
+
+def test_vocabulary_is_what_answers_use() -> None:
+    roles = [GIVEN] * 3 + [ASSISTANT] * 6
+    counts = count_tokens([conversation(7, 7, 7, 5, 5, 3, 3, 3, 9, roles=roles)], 12)
+    assert counts[[3, 5, 7, 9]].tolist() == pytest.approx([3, 2, 0.3, 1])
+    assert choose_vocabulary(counts, 3).tolist() == [3, 5, 9]
+    assert choose_vocabulary(counts, 6).tolist() == [0, 1, 3, 5, 7, 9], "unseen tokens: the lower ids"
+    assert choose_vocabulary(counts, 2, always=[11]).tolist() == [3, 11]
+    assert coverage(counts, np.array([3, 5])) == pytest.approx(5 / 6.3)
+
+
+def test_loops_are_cut() -> None:
+    text = np.random.default_rng(0).integers(0, 90, 70).tolist()
+    assert cut_loop(text * 2) == text * 2, "a period of 70 is no loop"
+    looping = text + [1, 2, 3, 4, 5] * 40
+    kept = cut_loop(looping)
+    assert kept == looping[: len(kept)] and len(text) + 64 <= len(kept) <= len(text) + 64 + 24 + 16
+
+
+def test_turn_tokens_are_those_of_the_template(target: Path) -> None:
+    tokenizer = Tokenizer(target)
+    turns = TurnTokens.of(tokenizer, [2])
+    chat = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}, {"role": "user", "content": "e"}]
+    encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
+    pieces = turns.opening + encode("ab") + turns.to_assistant + encode("cd") + [turns.end_of_turn]
+    pieces += turns.to_user + encode("e") + turns.to_assistant
+    assert pieces == encode(tokenizer.render_chat(chat))
+
+
+def test_conversations_repeat_and_say_who_wrote_what(target: Path) -> None:
+    """The same group by the same settings, whatever runs beside it; answers are the target's own greedy text."""
+    settings = DataSettings(self_generate=12, max_tokens=120, max_new_tokens=24, seed=5)
+    wide, narrow = (LLM(target, max_num_seqs=n, num_threads=1) for n in (16, 3))
+    group = Generator(wide, settings, None).group(0, [])
+    assert same(group, Generator(narrow, settings, None).group(0, []))
+    assert len(group) == 12 and all(30 < len(c) <= settings.max_tokens for c in group)
+    assert sum(int((c.roles == ASSISTANT).sum()) for c in group) > 100
+    other = Generator(wide, DataSettings(self_generate=12, max_tokens=120, max_new_tokens=24, seed=6), None)
+    assert not same(group, other.group(0, []))
+
+
+def test_prompt_file(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    path.write_text(
+        '"one"\n\n{"prompt": "two"}\n{"messages": [{"role": "system", "content": "s"}, '
+        + '{"role": "user", "content": "u"}]}\n'
+    )
+    one, two = ([{"role": "user", "content": text}] for text in ("one", "two"))
+    assert read_prompt_file(path) == [one, two, messages]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no prompts"),
+        (b"\n \n", "holds no prompts"),
+        (b'"a"\n\xff\xfe\n', "is not valid UTF-8"),
+        (b'"a"\n{"prompt"\n', "line 2: not valid JSON"),
+        (b'{"text": "a"}\n', "line 1: must be a string"),
+        (b'""\n', "line 1: the prompt is empty"),
+        (b'{"messages": [{"role": "assistant", "content": "a"}]}\n', "the last message must be the user's"),
+    ],
+)
+def test_bad_prompt_files(
+    target: Path, tmp_path: Path, content: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(InvalidArgumentError, match=message):
+        read_prompt_file(path)
+    assert main(train_arguments(target, tmp_path / "draft", self_generate=None, prompts=path)) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_written_prompts_are_filled(tmp_path: Path) -> None:
+    writer, random = PromptWriter(), Random(0)
+    prompts = [writer.prompt(random, ["a passage of text"]) for _ in range(400)]
+    assert len(set(prompts)) > 300
+    assert not any("{" in prompt for prompt in prompts if "```" not in prompt and "def " not in prompt)
+
+
+def feature_cache(target: Path, folder: Path, store: ConversationStore, limit: int, exact: bool) -> FeatureCache:
+    settings = FeatureSettings(target, CAPTURE_LAYERS, 4, 64, 64, threads=1, limit_bytes=limit, exact=exact)
+    return FeatureCache(folder, store, settings)
+
+
+def test_states_are_the_engines_and_the_cache_is_bounded(target: Path, tmp_path: Path) -> None:
+    from support.engine import run_decoder
+
+    store = ConversationStore(tmp_path / "data")
+    random = np.random.default_rng(1)
+    groups = [[conversation(*random.integers(3, 96, n)) for n in (20, 7)] for _ in range(4)]
+    for index, group in enumerate(groups):
+        store.write(index, group)
+    folder = tmp_path / "features"
+    size = 27 * 3 * 64 * 4  # 27 tokens, R_1, R_2 and R_4, float32
+    cache = feature_cache(target, folder, store, limit=2 * size + 3000, exact=True)
+    for index in (0, 1, 2, 3, 0):
+        captured, last = cache.get(index).rows(20, 27)
+        ids = groups[index][1].token_ids.tolist()
+        _, expected = run_decoder(target, ids, capture_layers=[1, 2, 4], kv_cache_dtype="auto")
+        assert captured.tobytes() == expected.tobytes()
+        assert last.tobytes() == np.ascontiguousarray(expected[:, -64:]).tobytes()
+        assert sum(path.stat().st_size for path in folder.glob("features-*")) <= 2 * size + 3000
+    kept = sorted(path.name for path in folder.glob("features-*"))
+    assert kept == ["features-00000.safetensors", "features-00003.safetensors"], "the last two used"
+    with pytest.raises(InvalidArgumentError, match="--cache-gib"):
+        feature_cache(target, tmp_path / "small", store, limit=size // 2, exact=True).get(0)
+    halves, _ = feature_cache(target, folder, store, limit=10 * size, exact=False).get(0).rows(0, 20)
+    exact, _ = feature_cache(target, tmp_path / "exact", store, limit=10 * size, exact=True).get(0).rows(0, 20)
+    assert 0 < np.abs(halves - exact).max() <= np.abs(exact).max() * 2**-11

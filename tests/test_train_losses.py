@@ -1,0 +1,127 @@
+"""The loss: its value, its gradient, what it counts, and whose distribution it teaches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.checkpoints import TargetSpec, write_target
+from support.engine import run_decoder
+
+torch = pytest.importorskip("torch")
+from eagle31rt.training.head import HeadSizes  # noqa: E402
+from eagle31rt.training.llama_head import LlamaHead  # noqa: E402
+from eagle31rt.training.losses import Teacher, choose_anchors, step_losses, weighted_loss  # noqa: E402
+from eagle31rt.training.target import TargetSizes, TargetTensors  # noqa: E402
+from eagle31rt.training.unroll import Batch, Slots, unroll  # noqa: E402
+
+pytestmark = pytest.mark.dev
+
+HIDDEN, VOCAB, DRAFT_VOCAB, STEPS = 16, 40, 24, 4
+SIZES = HeadSizes(HIDDEN, 24, 4, 2, 8, VOCAB, DRAFT_VOCAB, 128, 1e-5, 1e4, (1, 2), fc_norm=True, norm_output=True)
+LENGTHS = [9, 30, 2, 14]
+
+
+def make_head(seed: int = 0) -> LlamaHead:
+    torch.manual_seed(seed)
+    return LlamaHead(SIZES, torch.randn(VOCAB, HIDDEN), max_tokens=64)
+
+
+def make_batch(seed: int = 1) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    n = sum(LENGTHS)
+    token_ids = torch.randint(0, VOCAB, (n,), generator=generator)
+    counted = torch.rand(n, generator=generator) < 0.7
+    captured = torch.randn(n, 2 * HIDDEN, generator=generator)
+    return Batch(token_ids, counted, captured, torch.randn(n, HIDDEN, generator=generator), LENGTHS)
+
+
+def make_teacher() -> Teacher:
+    return Teacher(torch.randn(DRAFT_VOCAB, HIDDEN, generator=torch.Generator().manual_seed(2)), 1e-5)
+
+
+def plain_losses(head: LlamaHead, teacher: Teacher, batch: Batch, anchors: torch.Tensor) -> list[torch.Tensor]:
+    """Position by position, with torch's own cross-entropy: the mean of every step."""
+    slots = Slots(batch)
+    ends = np.cumsum(batch.lengths)
+    result = []
+    for k, step in enumerate(unroll(head, batch, slots, anchors, STEPS)):
+        terms = []
+        for state, slot in zip(step.normed, step.slot.tolist(), strict=True):
+            row = int(slots.row[slot])
+            end = int(ends[np.searchsorted(ends, row, side="right")])
+            if row + k + 2 < end and batch.counted[row + k + 2]:
+                wanted = teacher.probabilities(batch.last[row + k + 1])
+                terms.append(torch.nn.functional.cross_entropy(head.lm_head(state), wanted))
+        result.append(torch.stack(terms).mean())
+    return result
+
+
+def test_loss_and_gradient() -> None:
+    head, teacher, batch = make_head(), make_teacher(), make_batch()
+    losses = step_losses(head, teacher, batch, STEPS, 1.0, torch.Generator().manual_seed(3))
+    weighted_loss(losses, 0.8).backward()
+    gradients = {name: parameter.grad.clone() for name, parameter in head.named_parameters()}
+    head.zero_grad()
+    anchors = choose_anchors(batch, Slots(batch), 1.0, torch.Generator().manual_seed(3))
+    plain = plain_losses(head, teacher, batch, anchors)
+    for step, expected in zip(losses, plain, strict=True):
+        assert step.loss.item() / step.predictions == pytest.approx(expected.item(), rel=1e-5)
+    sum(0.8**k * loss for k, loss in enumerate(plain)).backward()
+    for name, parameter in head.named_parameters():
+        assert parameter.grad.abs().max() > 0, name
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_chains_do_not_see_each_other() -> None:
+    """Any subset of anchors gives each chain the same states."""
+    head, batch = make_head(), make_batch()
+    slots = Slots(batch)
+    anchors = choose_anchors(batch, slots, 1.0, torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        whole = unroll(head, batch, slots, anchors, STEPS)
+        for subset in ([0], [3, 5], [1, len(anchors) - 1]):
+            part = unroll(head, batch, slots, anchors[subset], STEPS)
+            for some, all_ in zip(part[1:], whole[1:], strict=True):
+                torch.testing.assert_close(some.normed, all_.normed[subset], rtol=1e-5, atol=1e-6)
+
+
+def test_states_do_not_see_later_tokens() -> None:
+    head, batch = make_head(), make_batch()
+    slots = Slots(batch)
+    position = 12  # in the second conversation
+    row = LENGTHS[0] + position
+    changed = Batch(batch.token_ids.clone(), batch.counted, batch.captured.clone(), batch.last, batch.lengths)
+    changed.token_ids[row + STEPS + 1 :] = 1
+    changed.captured[row + 1 :] = 7.0
+    anchors = torch.tensor([LENGTHS[0] - 1 + position])
+    with torch.no_grad():
+        for k, (a, b) in enumerate(
+            zip(unroll(head, batch, slots, anchors, STEPS), unroll(head, changed, slots, anchors, STEPS), strict=True)
+        ):
+            index = int(anchors) if k == 0 else 0
+            assert torch.equal(a.normed[index], b.normed[index]), k
+
+
+def test_anchors_are_a_share_of_what_counts() -> None:
+    batch = make_batch()
+    slots = Slots(batch)
+    all_ = choose_anchors(batch, slots, 1.0, torch.Generator().manual_seed(0))
+    assert all(batch.counted[slots.row[all_] + 3]) and all(slots.tokens_left[all_] >= 3)
+    some = choose_anchors(batch, slots, 0.5, torch.Generator().manual_seed(0))
+    assert len(some) == round(len(all_) / 2) and set(some.tolist()) < set(all_.tolist())
+    assert not torch.equal(some, choose_anchors(batch, slots, 0.5, torch.Generator().manual_seed(1)))
+
+
+def test_teacher_is_the_target(tmp_path: Path) -> None:
+    """Softmax over the kept ids of the engine's own logits, from the last captured state."""
+    spec = TargetSpec(num_layers=4, vocab_size=90)
+    target = write_target(tmp_path / "target", spec).directory
+    token_ids = np.random.default_rng(0).integers(0, 90, 40).tolist()
+    logits, states = run_decoder(target, token_ids, capture_layers=[4])
+    kept = torch.arange(3, 90, 2)
+    tensors = TargetTensors.read(target)
+    teacher = Teacher(tensors.folded_head(kept), TargetSizes.read(target).rms_norm_eps)
+    expected = torch.softmax(torch.from_numpy(logits)[:, kept], -1)
+    torch.testing.assert_close(teacher.probabilities(torch.from_numpy(states)), expected, rtol=1e-4, atol=1e-6)

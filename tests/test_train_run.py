@@ -1,0 +1,181 @@
+"""`eagle31rt train` from prompts to a draft: quality, resuming bit for bit, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.training import train_arguments, write_training_target
+
+torch = pytest.importorskip("torch")
+from eagle31rt import LLM, SamplingParams  # noqa: E402
+from eagle31rt.cli import main  # noqa: E402
+from eagle31rt.training import trainer as trainer_module  # noqa: E402
+from eagle31rt.training.checkpoint import Checkpoint  # noqa: E402
+
+pytestmark = pytest.mark.dev
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_training_target(tmp_path_factory.mktemp("training") / "target")
+
+
+@pytest.fixture(scope="module")
+def finished(target: Path) -> Path:
+    """A run of 24 steps in one piece."""
+    output = target.parent / "finished"
+    assert main(train_arguments(target, output, steps=24)) == 0
+    return output
+
+
+def weights(output: Path) -> bytes:
+    return (output / "model.safetensors").read_bytes()
+
+
+def log_lines(output: Path) -> list[dict[str, Any]]:
+    text = output.with_name(output.name + ".work").joinpath("log.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("variant", ["eagle3", "eagle3.1"])
+def test_a_head_from_scratch_is_accepted(target: Path, tmp_path: Path, variant: str) -> None:
+    """The documented command on a tiny budget: acceptance length of at least 3 of 6 (an untrained head has 1.0)."""
+    output = tmp_path / "draft"
+    assert main(train_arguments(target, output, variant=variant, self_generate=128, epochs=3)) == 0
+    last = log_lines(output)[-1]
+    assert last["acceptance"]["length"] >= 3.0, last
+    assert len(last["validation_agreement"]) == 5 and min(last["validation_agreement"]) > 0.6, last
+    draft = {"method": "eagle3", "model": output, "num_speculative_tokens": 5}
+    llm = LLM(target, speculative_config=draft, num_threads=1)
+    plain = LLM(target, num_threads=1)
+    params = SamplingParams(temperature=0.0, max_tokens=40)
+    speculative = llm.generate("abc de", params)[0]
+    assert speculative.outputs[0].token_ids == plain.generate("abc de", params)[0].outputs[0].token_ids
+    assert speculative.metrics.acceptance_length > 2.0
+    config = json.loads((output / "config.json").read_text())
+    assert config["fc_norm"] is config["norm_output"] is (variant == "eagle3.1")
+
+
+def test_same_command_same_bits(target: Path, finished: Path, tmp_path: Path) -> None:
+    assert main(train_arguments(target, tmp_path / "again", steps=24)) == 0
+    assert weights(tmp_path / "again") == weights(finished)
+
+
+def test_interrupted_at_any_step_resumes_to_the_same_bits(
+    target: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after steps 1, 7 and 20; checkpoints after every step but the one that is interrupted."""
+    output, checkpoint = tmp_path / "draft", tmp_path / "draft.work" / "checkpoint.pt"
+    add = trainer_module.Figures.add
+    for stop in (1, 7, 20):
+        left = stop - (Checkpoint.load(checkpoint).step if checkpoint.exists() else 0)
+        steps = iter(range(1, left + 1))
+
+        def interrupting(self: Any, losses: Any, steps: Iterator[int] = steps, left: int = left) -> None:
+            add(self, losses)
+            if next(steps) == left:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(trainer_module.Figures, "add", interrupting)
+        flags = ["--resume"] if checkpoint.parent.exists() else []
+        assert main(train_arguments(target, output, *flags, steps=24, checkpoint_minutes=0)) == 130
+        assert not output.exists()
+    monkeypatch.setattr(trainer_module.Figures, "add", add)
+    assert main(train_arguments(target, output, "--resume", steps=24)) == 0
+    assert weights(output) == weights(finished)
+
+
+def test_killed_run_resumes_to_the_same_bits(target: Path, finished: Path, tmp_path: Path) -> None:
+    output, checkpoint = tmp_path / "draft", tmp_path / "draft.work" / "checkpoint.pt"
+    arguments = train_arguments(target, output, steps=24, checkpoint_minutes=0)
+    process = subprocess.Popen([sys.executable, "-m", "eagle31rt.cli", *arguments], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 240
+    while not checkpoint.exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert process.returncode == -signal.SIGKILL, "it finished before it could be killed"
+    assert main([*arguments, "--resume"]) == 0
+    assert weights(output) == weights(finished)
+
+
+def test_a_cache_too_small_for_all_states_changes_no_bit(target: Path, tmp_path: Path) -> None:
+    """Two groups whose states never lie on disk together are extracted again and again."""
+    arguments = {"steps": 60, "self_generate": 128, "max_new_tokens": 12, "max_turns": 1}
+    assert main(train_arguments(target, tmp_path / "ample", **arguments)) == 0
+    features = sorted((tmp_path / "ample.work" / "features").glob("features-*"))
+    assert len(features) == 2
+    gib = 1.2 * max(path.stat().st_size for path in features) / 2**30
+    assert main(train_arguments(target, tmp_path / "small", **arguments, cache_gib=gib)) == 0
+    assert len(list((tmp_path / "small.work" / "features").glob("features-*"))) == 1
+    assert weights(tmp_path / "small") == weights(tmp_path / "ample")
+
+
+def test_loss_that_is_not_finite_leaves_a_good_state(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "draft"
+    huge = train_arguments(target, output, steps=24, learning_rate=1e30, warmup_steps=0)
+    assert main(huge) == 2
+    message = capsys.readouterr().err
+    assert "the loss of step" in message and "resume with a lower --learning-rate" in message
+    checkpoint = Checkpoint.load(tmp_path / "draft.work" / "checkpoint.pt")
+    assert 1 <= checkpoint.step < 24
+    assert not output.exists()
+
+
+def test_full_disk_is_told_and_resumable(
+    target: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "draft"
+    save = torch.save
+
+    def full(values: Any, file: Any) -> None:
+        if values["step"] == 9:
+            file.write(b"half a checkpoint")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(values, file)
+
+    monkeypatch.setattr(torch, "save", full)
+    assert main(train_arguments(target, output, steps=24, checkpoint_minutes=0)) == 2
+    assert "no space left" in capsys.readouterr().err
+    assert not list((tmp_path / "draft.work").rglob("*.partial"))
+    monkeypatch.setattr(torch, "save", save)
+    assert main(train_arguments(target, output, "--resume", steps=24)) == 0
+    assert weights(output) == weights(finished)
+
+
+def test_a_used_work_folder_needs_resume(target: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = weights(finished)
+    assert main(train_arguments(target, finished, steps=24)) == 2
+    assert "give --resume" in capsys.readouterr().err
+    assert weights(finished) == before
+
+
+def test_a_checkpoint_of_another_head_is_refused(
+    target: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(train_arguments(target, finished, "--resume", steps=24, variant="eagle3")) == 2
+    assert "variant = 'eagle3.1', not 'eagle3'" in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_is_refused(
+    target: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / "draft.work"
+    work.mkdir()
+    whole = finished.with_name("finished.work").joinpath("checkpoint.pt").read_bytes()
+    (work / "checkpoint.pt").write_bytes(whole[: len(whole) // 2])
+    assert main(train_arguments(target, tmp_path / "draft", "--resume", steps=24)) == 2
+    assert "checkpoint.pt is not a checkpoint" in capsys.readouterr().err
