@@ -35,14 +35,13 @@ void count_opcodes(const ptxsim::ParsedModule& module, const ptxsim::Function& f
 }
 
 // What the interpreter cannot decode, empty if nothing.
-std::string why_not_decoded(const ptxsim::ParsedModule& module, const ptxsim::Function& function) {
-  ptxsim::KernelInfo info;
-  info.name = function.name;
+std::string why_not_decoded(const ptxsim::ParsedModule& module, const ptxsim::Function& function,
+                            const ptxsim::KernelInfo& info) {
   try {
     ptxsim::Decoder::decode(module, function, info, ptxsim::lay_out_shared(module, function));
     return "";
   } catch (const ptxsim::Error& error) {
-    return error.kind() + ": " + error.what();
+    return cudart::describe(error);
   }
 }
 
@@ -57,12 +56,13 @@ int list_opcodes(const std::string& path) {
   int num_kernels = 0;
   for (const cudart::Image& image : binary.images) {
     const ptxsim::ParsedModule module = ptxsim::parse_module(image.ptx);
+    const std::unique_ptr<ptxsim::Module> loaded = ptxsim::Module::parse(image.ptx);
     for (const auto& [name, function] : module.functions) {
       if (!function.defined) continue;
       count_opcodes(module, function, counts);
       if (!function.entry) continue;
       ++num_kernels;
-      const std::string problem = why_not_decoded(module, function);
+      const std::string problem = why_not_decoded(module, function, *loaded->find(name));
       if (!problem.empty()) lacking[cudart::demangle(name) + target_of(image)] = problem;
     }
   }

@@ -42,7 +42,7 @@ void load(Binary& binary, const DeviceProfile& device) {
     binary.architecture = image->architecture;
   } catch (const ptxsim::Error& error) {
     binary.load_error = cudaErrorInvalidPtx;
-    binary.load_report = error.kind() + ": " + error.what();
+    binary.load_report = describe(error);
   }
 }
 
@@ -54,6 +54,11 @@ std::string demangle(const std::string& name) {
   std::string result = status == 0 && text ? text : name;
   std::free(text);
   return result;
+}
+
+std::string describe(const ptxsim::Error& error) {
+  const std::string message = error.what();
+  return message.starts_with(error.kind() + ":") ? message : error.kind() + ": " + message;
 }
 
 Binary* Registry::add_binary(const void* wrapper) {

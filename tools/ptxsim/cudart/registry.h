@@ -64,4 +64,7 @@ class Registry {
 
 std::string demangle(const std::string& name);
 
+// The error's message, with its kind in front.
+std::string describe(const ptxsim::Error& error);
+
 }  // namespace cudart

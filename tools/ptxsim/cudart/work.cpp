@@ -41,8 +41,7 @@ void run(Runtime& runtime, const KernelWork& work) {
     function.binary->module->launch(function.name, work.config, work.parameters.data(), runtime.options,
                                     runtime.counters.of(function.display));
   } catch (const ptxsim::Error& error) {
-    runtime.fail(error_code(error.kind()),
-                 error.kind() + ": " + replace_all(error.what(), function.name, function.display));
+    runtime.fail(error_code(error.kind()), replace_all(describe(error), function.name, function.display));
   }
 }
 

@@ -41,7 +41,7 @@ MUTANTS = {
     1: Mutant(
         "RMSNorm: no __syncthreads before partial sums are read", {PASS, WRONG}, {WRONG}, {"race", "uninitialised"}
     ),
-    2: Mutant("cp.async: waits for one group too few", {WRONG}, {WRONG}, {"race", "async"}),
+    2: Mutant("cp.async: waits for one group too few", {WRONG}, {WRONG}, {"race", "uninitialised", "async"}),
     3: Mutant("pipeline: no __syncthreads after the wait", {PASS, WRONG}, {PASS, WRONG}, {"race"}),
     4: Mutant("global memory: one row too far", {"out-of-bounds"}, {"out-of-bounds"}, {"out-of-bounds"}),
     5: Mutant("dynamic shared memory: 512 bytes too little", {"out-of-bounds"}, {"out-of-bounds"}, {"out-of-bounds"}),
@@ -105,7 +105,7 @@ def main() -> int:
     failures = 0
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         programs = {number: pool.submit(compile_mutant, number, library, Path(folder)) for number in numbers}
-        print("| mutant | " + " | ".join(MODES) + " |\n|---" * 1 + "|---" * len(MODES) + "|")
+        print("| mutant | " + " | ".join(MODES) + " |\n|---" + "|---" * len(MODES) + "|")
         for number in numbers:
             program = programs[number].result()
             results = {mode: outcome(program, library, variables) for mode, variables in MODES.items()}
