@@ -1,4 +1,4 @@
-"""exp: accuracy over the whole range, and the same bits from the scalar and every vector form."""
+"""exp and log: accuracy over the whole range; exp: the same bits from the scalar and every vector form."""
 
 from __future__ import annotations
 
@@ -63,3 +63,19 @@ def test_special_values(form: str) -> None:
     # Sampling takes exp of values up to 0: no weight may exceed that of the maximum.
     tiny = -np.geomspace(1e-45, 1, 10_000, dtype=np.float32)
     assert np.all(_testing.exponentials(tiny, form) <= 1)
+
+
+def test_log_relative_error() -> None:
+    rng = np.random.default_rng(1)
+    all_exponents = rng.integers(1, 0x7F800000, 500_000, dtype=np.uint32).view(np.float32)  # subnormals too
+    near_one = np.float32(1) + rng.standard_normal(200_000).astype(np.float32) * np.float32(1e-3)
+    around_switch = (np.sqrt(0.5) * (1 + np.linspace(-1e-5, 1e-5, 2001))).astype(np.float32)
+    x = np.concatenate([all_exponents, near_one, around_switch, 2 * around_switch, np.array([1, 2, 0.5], np.float32)])
+    exact = np.log(x.astype(np.float64))
+    error = np.abs(_testing.logarithms(x) - exact)
+    assert np.all(error <= 2.0**-23 * np.abs(exact)), x[np.argmax(error / np.maximum(np.abs(exact), 1e-30))]
+
+
+def test_log_special_values() -> None:
+    x = np.array([1, 0, -0.0, np.inf, -1, -np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(_testing.logarithms(x), [0, -np.inf, -np.inf, np.inf, np.nan, np.nan, np.nan])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.sampling import DRAFT, UNIT, chi_square_ok, columns, draw, law_weights
+from support.sampling import DRAFT, UNIT, awkward_logits, chi_square_ok, columns, draw, law_weights
 
 from eagle31rt import _testing
 
@@ -30,17 +30,6 @@ def weights(where: str, logits: np.ndarray, **given: Any) -> np.ndarray:
     logits = np.atleast_2d(np.asarray(logits, np.float32))
     rows = columns(len(logits), **given)
     return _testing.sample(where, logits, rows, logits.shape[1], weights=True)[1]
-
-
-def awkward_logits(rng: np.random.Generator, num_rows: int, width: int) -> np.ndarray:
-    x = (rng.standard_normal((num_rows, width)) * rng.choice([1e-3, 1, 5, 40], (num_rows, 1))).astype(np.float32)
-    x[::3] = np.round(x[::3])  # ties
-    x[1::5][rng.random(x[1::5].shape) < 0.2] = np.nan
-    x[2::5][rng.random(x[2::5].shape) < 0.3] = -np.inf
-    x[3::7, rng.integers(0, width, 2)] = np.inf
-    x[4::11] = -np.inf
-    x[5::11] = np.nan
-    return x
 
 
 @where

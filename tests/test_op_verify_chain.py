@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.sampling import DRAFT, SYNTHETIC, chi_square_ok, columns
+from support.sampling import DRAFT, SYNTHETIC, chi_square_ok, columns, random_chains, with_padding
 
 from eagle31rt import _testing
 
@@ -28,6 +28,7 @@ def law_of(logits: np.ndarray) -> np.ndarray:
 
 
 P, Q = law_of(TARGET), law_of(-TARGET)
+UNTOUCHED = -7  # what the test binding fills outputs with
 FIRST = 3  # the committed token that every request starts from
 
 
@@ -176,38 +177,6 @@ def test_filters_hold_for_recovered_and_bonus_tokens(method: str) -> None:
     assert chi_square_ok(pair_counts(result.emitted[full, 0], result.emitted[full, 1]), law)
 
 
-def random_chains(seed: int, num: int, vocab_size: int) -> tuple[np.ndarray, dict[str, Any], dict[str, Any]]:
-    """Requests of 0 to 6 drafts with all kinds of parameters; most drafts are what the plain sampler draws."""
-    rng = np.random.default_rng(seed)
-    row_begin = np.cumsum([0, *rng.integers(1, 8, num)]).astype(np.int32)
-    num_rows = int(row_begin[-1])
-    logits = (rng.standard_normal((num_rows, vocab_size + 3)) * 2).astype(np.float32)
-    logits[rng.random(num_rows) < 0.03] = np.nan
-    rows = columns(
-        num_rows,
-        temperature=rng.choice([0, 0.8, 1.2], num_rows),
-        top_k=rng.choice([0, 20], num_rows),
-        top_p=rng.choice([1, 0.9], num_rows),
-        min_p=rng.choice([0, 0.02], num_rows),
-        seed=rng.integers(0, 2**63, num_rows),
-        position=rng.integers(0, 5000, num_rows),
-        masked_begin=np.arange(num_rows + 1),
-        masked_ids=rng.integers(0, vocab_size, num_rows),
-    )
-    plain, _ = _testing.sample("reference", logits, rows, vocab_size)
-    drafts = np.concatenate([[0], plain[:-1]])
-    wrong = rng.random(num_rows) < 0.25
-    drafts[wrong] = rng.integers(-1, vocab_size + 1, wrong.sum())
-    draft_logits = logits[:, :vocab_size] + rng.standard_normal((num_rows, vocab_size))
-    chains = {
-        "row_begin": row_begin,
-        "draft_token_ids": drafts,
-        "draft_logits": draft_logits.astype(np.float32),
-        "acceptance_rates": rng.random(num_rows),
-    }
-    return logits, rows, chains
-
-
 @pytest.mark.parametrize("instruction_set", ["reference", *INSTRUCTION_SETS])
 def test_equality_emits_the_plain_samples(instruction_set: str) -> None:
     logits, rows, chains = random_chains(1, 200, 90)
@@ -249,6 +218,23 @@ def test_a_row_without_any_law_fails_its_request_only(method: str) -> None:
     accepted, emitted = _testing.verify_chain(FASTEST, method, logits, rows, VOCAB, drafts)
     assert accepted.tolist() == [0, -1, 0]
     assert (emitted[[0, 4]] >= 0).all() and (emitted[[1, 2, 3, 5]] == -1).all()
+
+
+@pytest.mark.parametrize("instruction_set", ["reference", *INSTRUCTION_SETS])
+@pytest.mark.parametrize("method", ["equality", "standard", "block", "synthetic"])
+def test_requests_without_rows_are_padding(instruction_set: str, method: str) -> None:
+    logits, rows, chains = random_chains(4, 30, 90)
+    plain = _testing.verify_chain(instruction_set, method, logits, rows, 90, chains)
+    padded, is_request = with_padding(chains)
+    accepted, emitted = _testing.verify_chain(instruction_set, method, logits, rows, 90, padded)
+    assert np.array_equal(accepted[is_request], plain[0]) and (accepted[~is_request] == -1).all()
+    assert np.array_equal(emitted, plain[1])
+    # The rows of the last three requests belong to nobody: nothing is written there.
+    fewer = chains | {"row_begin": chains["row_begin"][:-3]}
+    accepted, emitted = _testing.verify_chain(instruction_set, method, logits, rows, 90, fewer)
+    end = fewer["row_begin"][-1]
+    assert np.array_equal(accepted, plain[0][:-3]) and np.array_equal(emitted[:end], plain[1][:end])
+    assert (emitted[end:] == UNTOUCHED).all() and end < len(emitted)
 
 
 def test_synthetic_meets_the_rates_and_emits_plain_samples() -> None:

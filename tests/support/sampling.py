@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from eagle31rt import _testing
+
 UNIT = 1 << 44
 SAMPLE, DRAFT, ACCEPT, RESIDUAL, SYNTHETIC = range(5)
 
@@ -87,3 +89,54 @@ def chi_square_ok(counts: np.ndarray, law: np.ndarray) -> bool:
             degrees += len(e) - 1
     assert degrees > 0, "too few trials to test anything"
     return bool(statistic < degrees + 10 * math.sqrt(2 * degrees))
+
+
+def awkward_logits(rng: np.random.Generator, num_rows: int, width: int) -> np.ndarray:
+    """Rows of many scales with ties, NaN, infinities, and rows with nothing to choose from."""
+    x = (rng.standard_normal((num_rows, width)) * rng.choice([1e-3, 1, 5, 40], (num_rows, 1))).astype(np.float32)
+    x[::3] = np.round(x[::3])  # ties
+    x[1::5][rng.random(x[1::5].shape) < 0.2] = np.nan
+    x[2::5][rng.random(x[2::5].shape) < 0.3] = -np.inf
+    x[3::7, rng.integers(0, width, 2)] = np.inf
+    x[4::11] = -np.inf
+    x[5::11] = np.nan
+    return x
+
+
+def random_chains(seed: int, num: int, vocab_size: int) -> tuple[np.ndarray, dict[str, Any], dict[str, Any]]:
+    """Requests of 0 to 6 drafts with all kinds of parameters; most drafts are what the plain sampler draws."""
+    rng = np.random.default_rng(seed)
+    row_begin = np.cumsum([0, *rng.integers(1, 8, num)]).astype(np.int32)
+    num_rows = int(row_begin[-1])
+    logits = (rng.standard_normal((num_rows, vocab_size + 3)) * 2).astype(np.float32)
+    logits[rng.random(num_rows) < 0.03] = np.nan
+    rows = columns(
+        num_rows,
+        temperature=rng.choice([0, 0.8, 1.2], num_rows),
+        top_k=rng.choice([0, 20], num_rows),
+        top_p=rng.choice([1, 0.9], num_rows),
+        min_p=rng.choice([0, 0.02], num_rows),
+        seed=rng.integers(0, 2**63, num_rows),
+        position=rng.integers(0, 5000, num_rows),
+        masked_begin=np.arange(num_rows + 1),
+        masked_ids=rng.integers(0, vocab_size, num_rows),
+    )
+    plain, _ = _testing.sample("reference", logits, rows, vocab_size)
+    drafts = np.concatenate([[0], plain[:-1]])
+    wrong = rng.random(num_rows) < 0.25
+    drafts[wrong] = rng.integers(-1, vocab_size + 1, wrong.sum())
+    draft_logits = logits[:, :vocab_size] + rng.standard_normal((num_rows, vocab_size))
+    chains = {
+        "row_begin": row_begin,
+        "draft_token_ids": drafts,
+        "draft_logits": draft_logits.astype(np.float32),
+        "acceptance_rates": rng.random(num_rows),
+    }
+    return logits, rows, chains
+
+
+def with_padding(chains: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
+    """The chains with requests without rows at both ends and between, and which of the requests are real."""
+    begin = chains["row_begin"]
+    padded = np.concatenate([[0, 0], np.repeat(begin[:-1], 1 + np.arange(len(begin) - 1) % 3), [begin[-1]] * 3])
+    return chains | {"row_begin": padded.astype(np.int32)}, np.diff(padded) > 0
