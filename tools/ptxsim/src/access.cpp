@@ -61,13 +61,12 @@ const std::byte* pointer(uint64_t address) { return reinterpret_cast<const std::
 [[noreturn]] void global_out_of_bounds(Access access, uint32_t bytes, uint64_t address, int lane) {
   std::string message =
       std::string("global ") + verb(access) + " of " + std::to_string(bytes) + " bytes at " + hexadecimal(address);
-  const Range before = find_buffer(pointer(address)), near = find_buffer(pointer(address - kRedZoneBytes));
-  const Range range = before.begin != nullptr ? before : near;
+  const Range range = nearest_buffer(pointer(address));
   if (range.begin != nullptr) {
     message += ", at offset " + std::to_string(pointer(address) - range.begin) + " of a buffer of " +
                std::to_string(range.end - range.begin) + " bytes";
   } else {
-    message += ", in no buffer";
+    message += ", which is not in device memory";
   }
   throw Fault{"out-of-bounds", message, lane};
 }

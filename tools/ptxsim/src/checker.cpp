@@ -79,10 +79,10 @@ void Checker::shared(const Warp& warp, const Instruction& instruction, Mask mask
   const auto pc = static_cast<int32_t>(&instruction - block_->launch->kernel->code.data());
   for_lanes(mask, [&](int lane) {
     const Event event{&warp, lane, access, bytes, pc, true};
-    if (check_initialised_) check_initialised(event, offsets[lane]);
     if (check_races_)
       shared_shadow_.for_each(offsets[lane], bytes,
                               [&](ShadowRecord& record, uint64_t at) { visit(record, event, at); });
+    if (check_initialised_) check_initialised(event, offsets[lane]);
   });
 }
 
@@ -96,10 +96,10 @@ void Checker::global(const Warp& warp, const Instruction& instruction, Mask mask
   }
   for_lanes(mask, [&](int lane) {
     const Event event{&warp, lane, access, bytes, pc, false};
-    if (check_initialised_) check_initialised(event, addresses[lane]);
     if (check_races_)
       global_shadow_.for_each(addresses[lane] - base, bytes,
                               [&](ShadowRecord& record, uint64_t at) { visit(record, event, at); });
+    if (check_initialised_) check_initialised(event, addresses[lane]);
   });
 }
 

@@ -20,7 +20,8 @@ constexpr size_t kGranule = 256;
 class Arena {
  public:
   static Arena& instance() {
-    static Arena arena;  // first use may be in the registration of fat binaries, before main()
+    // First used by the registration of fat binaries, before main(); last used by exit handlers. So never destroyed.
+    static Arena& arena = *new Arena;
     return arena;
   }
 
@@ -79,6 +80,18 @@ class Arena {
     return address < range.end ? range : Range{};
   }
 
+  Range nearest(const std::byte* address) {
+    const std::lock_guard lock(mutex_);
+    if (!inside(address) || buffers_.empty()) return {};
+    const auto offset = static_cast<size_t>(address - base_);
+    auto after = buffers_.upper_bound(offset);
+    const bool take_after = after == buffers_.begin() ||
+                            (after != buffers_.end() &&
+                             std::prev(after)->first + std::prev(after)->second + (after->first - offset) < offset);
+    if (!take_after) --after;
+    return {base_ + after->first, base_ + after->first + after->second};
+  }
+
   const std::byte* base() const { return base_; }
   size_t capacity() const { return capacity_; }
   size_t in_use() {
@@ -119,6 +132,7 @@ void* allocate(size_t num_bytes) { return Arena::instance().allocate(num_bytes);
 bool deallocate(void* pointer) { return Arena::instance().deallocate(pointer); }
 size_t allocated_bytes() { return Arena::instance().in_use(); }
 Range find_buffer(const std::byte* pointer) { return Arena::instance().find(pointer); }
+Range nearest_buffer(const std::byte* pointer) { return Arena::instance().nearest(pointer); }
 uint64_t allocation_epoch() { return Arena::instance().epoch(); }
 const std::byte* arena_begin() { return Arena::instance().base(); }
 size_t arena_bytes() { return Arena::instance().capacity(); }

@@ -17,6 +17,8 @@ struct Range {
 
 // The buffer that holds `pointer`; an empty range if none does.
 Range find_buffer(const std::byte* pointer);
+// The one that begins or ends nearest to it, for reports.
+Range nearest_buffer(const std::byte* pointer);
 
 // Changes whenever a buffer is allocated or freed: a remembered Range is good as long as this is the same.
 uint64_t allocation_epoch();

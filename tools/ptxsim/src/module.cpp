@@ -20,12 +20,12 @@ constexpr uint32_t kMaxThreads = 1024;
 std::mutex launch_mutex;
 
 TrafficCounter& traffic_counter() {
-  static TrafficCounter counter;
+  static TrafficCounter& counter = *new TrafficCounter;  // never destroyed: programs launch in exit handlers
   return counter;
 }
 
 Checker& checker() {
-  static Checker instance;
+  static Checker& instance = *new Checker;
   return instance;
 }
 

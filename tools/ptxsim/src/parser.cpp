@@ -224,6 +224,8 @@ Variable parse_variable(const std::vector<Token>& tokens, size_t& position, Spac
       if (!pointer_attributes) align = value;
     } else if (word.is(".v2") || word.is(".v4")) {
       syntax_error(word, "vector variables are not known");
+    } else if (word.is(".attribute")) {  // (.managed): all device memory is
+      while (!tokens[position].is(")")) ++position;
     } else if (word.is(".ptr")) {
       pointer_attributes = true;
     } else if (const uint32_t bytes = type_bytes(word.text)) {
