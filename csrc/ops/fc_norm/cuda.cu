@@ -19,8 +19,9 @@
 // whose 108 multiprocessors could not take 128 at once otherwise. A block's chain of matrix instructions (4 dependent
 // ones per 4 KiB of weights, about 35 clocks each, and a barrier) allows some 20 bytes a clock; A100 asks for 13, H100
 // for 14.5, H200 for 20.7, B200 for 29: there it falls short by a third. Activations cost 4 M bytes a k beside 64 bytes
-// of weights, all but the first from L2: 6 % at M = 1, 31 % at M = 5. From 17 rows on 64 rows x 32 columns in four
-// warps, 60 KiB in flight, two blocks an A100; and 64 x 128 once those are 66 blocks or more.
+// of weights, all but the first from L2: 6 % at M = 1, 31 % at M = 5. From 33 rows on 64 rows x 32 columns in four
+// warps, 60 KiB in flight, two blocks an A100, and bound by issue: 530 instructions a KiB of weights, counted in PTX,
+// are 56 us on an H100 at four a clock; and 64 x 128 once those are 66 blocks or more (config.h).
 //
 // Range: x * norm_weight is not divided by the rms when it is rounded. bfloat16 has float32's range. float16 would
 // overflow at 65504, so norm weights enter times 2^-6 (mma_kernel.cuh): |x * norm_weight| up to 4.2e6 is exact in

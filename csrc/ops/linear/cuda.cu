@@ -27,6 +27,9 @@
 // half of what mma.sync can do. Activations rounded to 16 bits beforehand and a tile of 128 x 128 would double
 // that at the same bits, for another kernel and a second pass over the activations; prefill of one prompt of 2048 takes
 // 3 ms of this layer so, as much as 43 decode steps.
+//
+// float16 weights: an activation beyond 65504 becomes Inf in the fragment, and its row with it; as in any engine that
+// keeps float16 activations. bfloat16 has the range of float32.
 #include "device/cuda/launch.h"
 #include "device/cuda/stored.cuh"
 #include "ops/linear/config.h"
