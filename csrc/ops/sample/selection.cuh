@@ -94,8 +94,9 @@ E31_DEVICE Tally find_bucket(const Tally& target, LawShared& shared) {
   const int32_t first = static_cast<int32_t>(threadIdx.x) * share;
   Tally own = {0, 0};
   for (int32_t b = first; b < first + share; ++b) own = own + shared.tally(b);
-  if (threadIdx.x == 0) shared.bucket = -1;
   const BlockScan<uint64_t> count = block_exclusive_sum(own.count, shared.warp_values);
+  if (threadIdx.x == 0)
+    shared.bucket = -1;  // between the barriers of the scans: nobody reads it any more or sets it yet
   const BlockScan<uint64_t> mass = block_exclusive_sum(own.mass, shared.warp_values);
   Tally before = {count.before, mass.before};
   if (!before.reaches(target) && (before + own).reaches(target)) {
