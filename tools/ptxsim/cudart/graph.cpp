@@ -48,7 +48,7 @@ std::vector<size_t> order(const std::deque<Node>& nodes, const ptxsim::Options& 
 
 }  // namespace
 
-void GraphExec::run(Runtime& runtime) const {
+void run_nodes(Runtime& runtime, const std::deque<Node>& nodes) {
   for (const size_t index : order(nodes, runtime.options)) {
     if (runtime.sticky != cudaSuccess) return;
     execute(runtime, nodes[index].work);
@@ -91,9 +91,10 @@ cudaError_t Graphs::end_capture(Runtime& runtime, const std::shared_ptr<Stream>&
     member->capture = nullptr;
     member->capture_tail.clear();
   }
+  std::unique_ptr<Graph> captured = std::move(capture->graph);
   if (capture->invalid) return cudaErrorStreamCaptureInvalidated;
-  if (!joined(*capture->graph, tail)) return cudaErrorStreamCaptureUnjoined;
-  *graph = add(std::move(capture->graph));
+  if (!joined(*captured, tail)) return cudaErrorStreamCaptureUnjoined;
+  *graph = add(std::move(captured));
   return cudaSuccess;
 }
 
@@ -115,13 +116,13 @@ bool Graphs::remove(cudaGraph_t handle) {
 }
 
 cudaGraphExec_t Graphs::instantiate(const Graph& graph) {
-  execs_.push_back(std::make_shared<GraphExec>(graph.nodes));
+  execs_.push_back(std::make_unique<GraphExec>(std::make_shared<const std::deque<Node>>(graph.nodes)));
   return reinterpret_cast<cudaGraphExec_t>(execs_.back().get());
 }
 
-std::shared_ptr<GraphExec> Graphs::find(cudaGraphExec_t handle) {
+GraphExec* Graphs::find(cudaGraphExec_t handle) {
   for (const auto& exec : execs_) {
-    if (reinterpret_cast<cudaGraphExec_t>(exec.get()) == handle) return exec;
+    if (reinterpret_cast<cudaGraphExec_t>(exec.get()) == handle) return exec.get();
   }
   return nullptr;
 }

@@ -22,11 +22,11 @@ struct Graph {
 };
 
 struct GraphExec {
-  std::deque<Node> nodes;
-
-  // Every node once, in recorded order, or with a seed in a random order that the dependencies allow.
-  void run(Runtime& runtime) const;
+  std::shared_ptr<const std::deque<Node>> nodes;
 };
+
+// Runs every node once, in recorded order, or with a seed in a random order that the dependencies allow.
+void run_nodes(Runtime& runtime, const std::deque<Node>& nodes);
 
 // A capture in progress. It belongs to the stream that began it; streams that wait on its events join.
 struct Capture {
@@ -35,7 +35,7 @@ struct Capture {
   std::thread::id thread;
   std::weak_ptr<Stream> origin;
   bool invalid = false;
-  std::unique_ptr<Graph> graph = std::make_unique<Graph>();
+  std::unique_ptr<Graph> graph = std::make_unique<Graph>();  // null once it has ended
 };
 
 cudaGraphNodeType node_type(const Node& node);
@@ -50,12 +50,12 @@ class Graphs {
   bool remove(cudaGraph_t handle);
 
   cudaGraphExec_t instantiate(const Graph& graph);
-  std::shared_ptr<GraphExec> find(cudaGraphExec_t handle);
+  GraphExec* find(cudaGraphExec_t handle);
   bool remove(cudaGraphExec_t handle);
 
  private:
   std::vector<std::unique_ptr<Graph>> graphs_;
-  std::vector<std::shared_ptr<GraphExec>> execs_;
+  std::vector<std::unique_ptr<GraphExec>> execs_;
   uint64_t next_capture_id_ = 1;
 };
 

@@ -120,24 +120,23 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   return call(stream, [&](Runtime& state, const auto& queue) {
-    const std::shared_ptr<cudart::GraphExec> found = state.graphs.find(exec);
-    return found ? state.streams.submit(state, queue, cudart::GraphWork{found}) : cudaErrorInvalidValue;
+    const cudart::GraphExec* found = state.graphs.find(exec);
+    return found ? state.streams.submit(state, queue, cudart::GraphWork{found->nodes}) : cudaErrorInvalidValue;
   });
 }
 
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info) {
   return call([&](Runtime& state) {
-    const std::shared_ptr<cudart::GraphExec> found = state.graphs.find(exec);
+    cudart::GraphExec* found = state.graphs.find(exec);
     const Graph* source = state.graphs.find(graph);
     if (!found || !source) return cudaErrorInvalidValue;
-    const bool possible = same_topology(found->nodes, source->nodes);
+    const bool possible = same_topology(*found->nodes, source->nodes);
     if (info) {
       *info = {};
       info->result = possible ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged;
     }
     if (!possible) return cudaErrorGraphExecUpdateFailure;
-    state.streams.drain_all(state);  // launches that are queued keep the arguments that they were queued with
-    found->nodes = source->nodes;
+    found->nodes = std::make_shared<const std::deque<Node>>(source->nodes);
     return cudaSuccess;
   });
 }

@@ -35,8 +35,13 @@ cudaError_t Streams::destroy(Runtime& runtime, cudaStream_t handle) {
   if (!stream) return cudaErrorInvalidResourceHandle;
   if (stream->capture) {
     runtime.explain("cudaStreamDestroy of a stream that is capturing");
-    stream->capture->invalid = true;
+    const std::shared_ptr<Capture> capture = stream->capture;
+    capture->invalid = true;
     stream->capture = nullptr;
+    if (capture->origin.lock() == stream) {
+      for (const std::shared_ptr<Stream>& member : capturing(*capture)) member->capture = nullptr;
+      capture->graph = nullptr;
+    }
   }
   stream->destroyed = true;
   std::erase_if(streams_, [](const auto& entry) { return entry->destroyed && entry->queue.empty(); });
@@ -91,16 +96,19 @@ cudaError_t Streams::record(Runtime& runtime, const std::shared_ptr<Stream>& str
     event.capture_dependencies = stream->capture_tail;
     return cudaSuccess;
   }
+  const auto recording = std::make_shared<Recording>();
+  recording->stream = stream;
+  recording->sequence = next_sequence_;
+  const cudaError_t error = append(runtime, stream, RecordWork{recording});
+  if (error != cudaSuccess) return error;
   event.capture = nullptr;
-  event.recording = std::make_shared<Recording>();
-  event.recording->stream = stream;
-  event.recording->sequence = next_sequence_;
-  return append(runtime, stream, RecordWork{event.recording});
+  event.recording = recording;
+  return cudaSuccess;
 }
 
 cudaError_t Streams::wait(Runtime& runtime, const std::shared_ptr<Stream>& stream, const Event& event) {
   if (event.capture) {
-    if (event.capture->origin.expired() || !event.capture->graph) return cudaErrorCapturedEvent;
+    if (!event.capture->graph) return cudaErrorCapturedEvent;
     if (stream->capture && stream->capture != event.capture) {
       stream->capture->invalid = event.capture->invalid = true;
       return cudaErrorStreamCaptureMerge;
@@ -178,7 +186,12 @@ bool Streams::idle(Stream& stream) const {
 }
 
 void Streams::clear() {
-  for (const std::shared_ptr<Stream>& stream : streams_) stream->queue.clear();
+  for (const std::shared_ptr<Stream>& stream : streams_) {
+    for (const Operation& operation : stream->queue) {
+      if (const auto* record = std::get_if<RecordWork>(&operation.work)) record->recording->done = true;
+    }
+    stream->queue.clear();
+  }
 }
 
 std::vector<std::shared_ptr<Stream>> Streams::capturing(const Capture& capture) const {

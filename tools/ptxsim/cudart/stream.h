@@ -66,7 +66,7 @@ class Streams {
   // One operation, so that a program that polls gets on.
   void advance(Runtime& runtime, Stream& stream);
   bool idle(Stream& stream) const;  // as a query sees it: with what the legacy stream must wait for
-  void clear();                     // forgets all queued work
+  void clear();                     // forgets all queued work; events in it count as reached
 
   const std::vector<std::shared_ptr<Stream>>& all() const { return streams_; }
   std::vector<std::shared_ptr<Stream>> capturing(const Capture& capture) const;

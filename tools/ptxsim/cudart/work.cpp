@@ -83,7 +83,7 @@ void run(Runtime&, const RecordWork& work) {
 
 void run(Runtime&, const WaitWork&) {}  // the queue has seen to it
 
-void run(Runtime& runtime, const GraphWork& work) { work.graph->run(runtime); }
+void run(Runtime& runtime, const GraphWork& work) { run_nodes(runtime, *work.nodes); }
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <driver_types.h>
 
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <variant>
 #include <vector>
@@ -15,7 +16,7 @@ namespace cudart {
 
 struct Runtime;
 struct Stream;
-struct GraphExec;
+struct Node;  // graph.h
 
 // One recording of an event; an event that is recorded again gets a new one, and whoever waits keeps the old one.
 struct Recording {
@@ -66,8 +67,9 @@ struct WaitWork {
   std::shared_ptr<Recording> recording;
 };
 
+// The nodes as they were when the graph was launched: a later update does not reach them.
 struct GraphWork {
-  std::shared_ptr<GraphExec> graph;
+  std::shared_ptr<const std::deque<Node>> nodes;
 };
 
 using Work = std::variant<KernelWork, CopyWork, FillWork, HostWork, ReleaseWork, RecordWork, WaitWork, GraphWork>;

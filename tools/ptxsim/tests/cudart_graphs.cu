@@ -156,6 +156,29 @@ TEST(events_do_not_cross_the_border_of_a_capture) {
   expect_void(streams.main);
 }
 
+TEST(ended_captures_leave_nothing_behind) {
+  const Streams streams;
+  EXPECT_OK(cudaStreamBeginCapture(streams.main, cudaStreamCaptureModeGlobal));
+  EXPECT_OK(cudaEventRecord(streams.fork, streams.main));
+  EXPECT_ERROR(cudaStreamSynchronize(streams.main), cudaErrorStreamCaptureUnsupported);
+  expect_void(streams.main);
+  EXPECT_ERROR(cudaStreamWaitEvent(streams.side, streams.fork, 0), cudaErrorCapturedEvent);
+  EXPECT(status(streams.side) == cudaStreamCaptureStatusNone);
+  EXPECT_OK(cudaEventRecord(streams.fork, streams.main));
+  EXPECT_OK(cudaStreamWaitEvent(streams.side, streams.fork, 0));
+  EXPECT_OK(cudaDeviceSynchronize());
+}
+
+TEST(destroying_the_origin_ends_a_capture) {
+  const Streams streams;
+  EXPECT_OK(cudaStreamBeginCapture(streams.main, cudaStreamCaptureModeGlobal));
+  EXPECT_OK(cudaEventRecord(streams.fork, streams.main));
+  EXPECT_OK(cudaStreamWaitEvent(streams.side, streams.fork, 0));
+  EXPECT_OK(cudaStreamDestroy(streams.main));
+  EXPECT(status(streams.side) == cudaStreamCaptureStatusNone);
+  EXPECT_OK(cudaDeviceSynchronize());
+}
+
 TEST(update_changes_arguments_not_shape) {
   const Streams streams;
   int* values = allocate_device<int>(kCount);
@@ -171,9 +194,14 @@ TEST(update_changes_arguments_not_shape) {
   cudaGraphExecUpdateResultInfo info;
   EXPECT_ERROR(cudaGraphExecUpdate(exec, capture(2, 3), &info), cudaErrorGraphExecUpdateFailure);
   EXPECT(info.result == cudaGraphExecUpdateErrorTopologyChanged);
+  int* copy = nullptr;
+  EXPECT_OK(cudaMallocManaged(&copy, sizeof(int)));
+  EXPECT_OK(cudaGraphLaunch(exec, streams.main));
+  copy_values<<<1, 1, 0, streams.main>>>(copy, values, 1);
   EXPECT_OK(cudaGraphExecUpdate(exec, capture(2, 2), &info));
   EXPECT_OK(cudaGraphLaunch(exec, streams.main));
   EXPECT_OK(cudaStreamSynchronize(streams.main));
+  EXPECT(*copy == 1);  // the launch before the update keeps its arguments
   EXPECT(read_device(values, 1)[0] == 2);
 }
 

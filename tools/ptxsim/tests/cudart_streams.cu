@@ -158,6 +158,17 @@ TEST(threads_have_their_own_streams_and_errors) {
   EXPECT(values[0] == 1);
 }
 
+TEST(polling_ends_after_an_error) {
+  int* values = make_managed();
+  const cudaEvent_t event = make_event();
+  ptxsim_fail_launch("fill_values", 1);
+  fill_values<<<1, kCount>>>(values, 1, kCount);
+  EXPECT_OK(cudaEventRecord(event));
+  EXPECT_ERROR(cudaEventSynchronize(event), cudaErrorLaunchFailure);
+  ptxsim_reset_error();
+  EXPECT_OK(cudaEventQuery(event));
+}
+
 TEST(environment_eager_runs_at_once) {
   int* values = make_managed();
   fill_values<<<1, kCount, 0, make_stream()>>>(values, 1, kCount);
