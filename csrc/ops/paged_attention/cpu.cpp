@@ -145,7 +145,9 @@ bool is_long_context(const PagedAttentionParams& p, const Columns& columns, cons
 
 }  // namespace
 
-void paged_attention(const PagedAttentionParams& p, ExecutionContext& context) {
+void paged_attention(const PagedAttentionParams& params, ExecutionContext& context) {
+  PagedAttentionParams p = params;
+  p.num_rows = p.row_begin[p.num_requests];  // rows behind are padding
   const Columns columns(p);
   if (is_long_context(p, columns, context.pool)) {
     attend_long_context(p, columns, context.pool);
