@@ -6,6 +6,7 @@ const OpcodeTable& opcode_table() {
   static const OpcodeTable table = [] {
     OpcodeTable opcodes;
     add_integer_opcodes(opcodes);
+    add_carry_opcodes(opcodes);
     add_floating_opcodes(opcodes);
     add_math_opcodes(opcodes);
     add_comparison_opcodes(opcodes);

@@ -14,6 +14,7 @@ using OpcodeTable = std::map<std::string, DecodeOpcode, std::less<>>;
 const OpcodeTable& opcode_table();
 
 void add_integer_opcodes(OpcodeTable& table);
+void add_carry_opcodes(OpcodeTable& table);
 void add_floating_opcodes(OpcodeTable& table);
 void add_math_opcodes(OpcodeTable& table);
 void add_comparison_opcodes(OpcodeTable& table);

@@ -142,7 +142,8 @@ PTX_TEST(checker_report) {
   std::string message;
   run("st.shared.u32 [s], t; ld.shared.u32 r0, [n];", races(), 1, &message);
   // Warp 0 runs first: it reads what warp 1 writes after.
-  CHECK(message.find("write of shared memory at offset 512 is not ordered after the read by thread 0 ") != std::string::npos);
+  CHECK(message.find("write of shared memory at offset 512 is not ordered after the read by thread 0 ") !=
+        std::string::npos);
   CHECK(message.find("thread (32, 0, 0)") != std::string::npos);
   CHECK(message.find("st.shared.u32 [s], t;") != std::string::npos &&
         message.find("ld.shared.u32 r0, [n];") != std::string::npos);

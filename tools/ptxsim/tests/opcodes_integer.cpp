@@ -143,5 +143,22 @@ PTX_TEST(integer_carries) {
   }
 }
 
+// A product of two 64-bit numbers from words of 32 bits, as the argument reduction of sinf computes it.
+PTX_TEST(integer_products_with_carries) {
+  const auto got = run_warp(
+      "mul.lo.u32 r0, %lane, 0x9e3779b9; xor.b32 r1, r0, 0xdeadbeef; not.b32 r2, r0; mul.lo.u32 r3, r1, 0x85ebca6b;\n"
+      "mul.lo.u32 r4, r0, r2; mul.hi.u32 r5, r0, r2; mad.lo.cc.u32 r5, r1, r2, r5; madc.hi.u32 r6, r1, r2, 0; "
+      "mad.lo.cc.u32 r5, r0, r3, r5; madc.hi.cc.u32 r6, r0, r3, r6; addc.u32 r7, 0, 0; "
+      "mad.lo.cc.u32 r6, r1, r3, r6; madc.hi.u32 r7, r1, r3, r7; st.global.v4.u32 [%out], {r4, r5, r6, r7};",
+      4);
+  for (uint32_t lane = 0; lane < 32; ++lane) {
+    const uint32_t a0 = lane * 0x9e3779b9u, a1 = a0 ^ 0xdeadbeefu, b0 = ~a0, b1 = a1 * 0x85ebca6bu;
+    const unsigned __int128 product =
+        static_cast<unsigned __int128>(uint64_t{a1} << 32 | a0) * (uint64_t{b1} << 32 | b0);
+    for (uint32_t word = 0; word < 4; ++word)
+      CHECK_EQUAL(got[4 * lane + word], static_cast<uint32_t>(product >> (32 * word)));
+  }
+}
+
 }  // namespace
 }  // namespace ptxsim::test

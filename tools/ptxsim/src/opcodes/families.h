@@ -13,6 +13,8 @@ namespace ptxsim {
 bool has_floating_type(Decoder& decoder);
 void decode_floating(Decoder& decoder);  // add, sub, mul, fma, mad, div, min, max, neg, abs
 
+void decode_carry(Decoder& decoder);  // add.cc, addc, sub.cc, subc, mad.cc, madc
+
 // make.template operator()<T>() for the C++ type of an integer type; calls unknown() for others.
 template <class Make>
 Execute for_integer(Decoder& decoder, const std::string& type, Make make) {

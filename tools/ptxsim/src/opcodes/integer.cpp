@@ -75,36 +75,9 @@ T remainder(T a, T b) {
   return static_cast<T>(a % b);
 }
 
-template <class T, bool kSubtract>
-void add_with_carry(Warp& warp, const Instruction& instruction, Mask mask) {
-  T* d = warp.lanes<T>(instruction.operand[0]);
-  const T *a = warp.lanes<T>(instruction.operand[1]), *b = warp.lanes<T>(instruction.operand[2]);
-  const bool carry_in = (instruction.mode & 1) != 0, carry_out = (instruction.mode & 2) != 0;
-  Mask carry = 0;
-  for_lanes(mask, [&](int lane) {
-    const T in = carry_in ? static_cast<T>(warp.carry >> lane & 1) : T{0};
-    using W = Wide<T>;
-    const W wide = kSubtract ? static_cast<W>(static_cast<W>(a[lane]) - b[lane] - in)
-                             : static_cast<W>(static_cast<W>(a[lane]) + b[lane] + in);
-    d[lane] = static_cast<T>(wide);
-    carry |= static_cast<Mask>(wide >> (8 * sizeof(T)) & 1) << lane;
-  });
-  if (carry_out) warp.carry = (warp.carry & ~mask) | carry;
-}
-
-template <bool kSubtract>
-void decode_carry(Decoder& decoder, bool carry_in) {
-  const bool carry_out = decoder.modifiers().take("cc");
-  const uint32_t bytes = type_bytes(decoder.modifiers().take_type());
-  if (bytes != 4 && bytes != 8) decoder.unknown();
-  const uint32_t d = decoder.destination(0, bytes), a = decoder.source(1, bytes), b = decoder.source(2, bytes);
-  const Execute execute = bytes == 4 ? add_with_carry<uint32_t, kSubtract> : add_with_carry<uint64_t, kSubtract>;
-  decoder.emit(execute, {d, a, b}).mode = (carry_in ? 1u : 0u) | (carry_out ? 2u : 0u);
-}
-
 void decode_add(Decoder& decoder) {
   if (has_floating_type(decoder)) return decode_floating(decoder);
-  if (decoder.modifiers().has("cc")) return decode_carry<false>(decoder, false);
+  if (decoder.modifiers().has("cc")) return decode_carry(decoder);
   const bool saturated = decoder.modifiers().take("sat");
   const std::string type = decoder.modifiers().take_type();
   if (saturated && type != "s32") decoder.unknown();
@@ -123,7 +96,7 @@ void decode_add(Decoder& decoder) {
 
 void decode_sub(Decoder& decoder) {
   if (has_floating_type(decoder)) return decode_floating(decoder);
-  if (decoder.modifiers().has("cc")) return decode_carry<true>(decoder, false);
+  if (decoder.modifiers().has("cc")) return decode_carry(decoder);
   const bool saturated = decoder.modifiers().take("sat");
   const std::string type = decoder.modifiers().take_type();
   if (saturated && type != "s32") decoder.unknown();
@@ -173,6 +146,7 @@ void decode_mul(Decoder& decoder) {
 
 void decode_mad(Decoder& decoder) {
   if (has_floating_type(decoder)) return decode_floating(decoder);
+  if (decoder.modifiers().has("cc")) return decode_carry(decoder);
   const std::string part = decoder.modifiers().take_any({"lo", "hi", "wide"});
   const std::string type = decoder.modifiers().take_type();
   const uint32_t bytes = type_bytes(type), sum_bytes = part == "wide" ? 2 * bytes : bytes;
@@ -337,8 +311,6 @@ void emit_uniform(Decoder& decoder, Execute execute, uint32_t bytes, size_t num_
 void add_integer_opcodes(OpcodeTable& table) {
   table["add"] = decode_add;
   table["sub"] = decode_sub;
-  table["addc"] = [](Decoder& decoder) { decode_carry<false>(decoder, true); };
-  table["subc"] = [](Decoder& decoder) { decode_carry<true>(decoder, true); };
   table["mul"] = decode_mul;
   table["mad"] = decode_mad;
   table["mul24"] = decode_mul24<false>;
