@@ -11,7 +11,7 @@ from rich.console import Console
 
 from eagle31rt.engine_config import model_directory
 from eagle31rt.errors import InvalidArgumentError, UnsupportedError
-from eagle31rt.training.settings import VARIANTS, DataSettings, HeadSettings, LoopSettings, TrainSettings
+from eagle31rt.training.settings import PRECISIONS, VARIANTS, DataSettings, HeadSettings, LoopSettings, TrainSettings
 
 # Option -> (settings class that has the field of this name, type, help). Defaults are the fields' own.
 _OPTIONS: dict[str, tuple[type, Any, str]] = {
@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capture-layers", type=int, nargs="+", default=[], metavar="K", help="default 2, N//2, N-3")
     parser.add_argument("--exact-features", action="store_true", help="cache float32 states instead of float16")
     parser.add_argument("--device", default="cpu", help="torch device of the head: cpu (default) or cuda")
+    text = "of matrix products (auto: bfloat16 on CUDA, float32 on the CPU)"
+    parser.add_argument("--precision", choices=PRECISIONS, default="auto", help=text)
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="CPU threads (default: physical cores)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="default 0")
     for option, (group, kind, text) in _OPTIONS.items():
@@ -86,6 +88,7 @@ def settings_from(arguments: argparse.Namespace) -> TrainSettings:
         data=group(DataSettings),
         device=arguments.device,
         threads=arguments.threads,
+        precision=arguments.precision,
     )
 
 

@@ -12,7 +12,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import nn
+
+
+class Linear(nn.Linear):
+    """No bias. Multiplies in compute_dtype and returns float32; the parameter stays float32."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features, bias=False)
+        self.compute_dtype = torch.float32
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return F.linear(values.to(self.compute_dtype), self.weight.to(self.compute_dtype)).float()
 
 
 class Projections(NamedTuple):
@@ -49,8 +61,14 @@ class HeadSizes:
 
 class DraftHead(nn.Module, ABC):
     sizes: HeadSizes
-    lm_head: nn.Linear
+    lm_head: Linear
     scale: float  # of the attention scores
+
+    def compute_in(self, dtype: torch.dtype) -> None:
+        """The type of matrix products; norms, rotations, attention and the residual stream stay float32."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.compute_dtype = dtype
 
     @abstractmethod
     def fuse(self, captured: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from eagle31rt.training.head import DraftHead, HeadSizes, Projections, States
+from eagle31rt.training.head import DraftHead, HeadSizes, Linear, Projections, States
 
 
 class RMSNorm(nn.Module):
@@ -23,18 +23,18 @@ class Attention(nn.Module):
     def __init__(self, sizes: HeadSizes) -> None:
         super().__init__()
         width, heads, kv_heads = 2 * sizes.hidden_size, sizes.num_heads, sizes.num_kv_heads
-        self.q_proj = nn.Linear(width, heads * sizes.head_dim, bias=False)
-        self.k_proj = nn.Linear(width, kv_heads * sizes.head_dim, bias=False)
-        self.v_proj = nn.Linear(width, kv_heads * sizes.head_dim, bias=False)
-        self.o_proj = nn.Linear(heads * sizes.head_dim, sizes.hidden_size, bias=False)
+        self.q_proj = Linear(width, heads * sizes.head_dim)
+        self.k_proj = Linear(width, kv_heads * sizes.head_dim)
+        self.v_proj = Linear(width, kv_heads * sizes.head_dim)
+        self.o_proj = Linear(heads * sizes.head_dim, sizes.hidden_size)
 
 
 class MLP(nn.Module):
     def __init__(self, sizes: HeadSizes) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(sizes.hidden_size, sizes.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(sizes.hidden_size, sizes.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(sizes.intermediate_size, sizes.hidden_size, bias=False)
+        self.gate_proj = Linear(sizes.hidden_size, sizes.intermediate_size)
+        self.up_proj = Linear(sizes.hidden_size, sizes.intermediate_size)
+        self.down_proj = Linear(sizes.intermediate_size, sizes.hidden_size)
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         gated: torch.Tensor = self.down_proj(F.silu(self.gate_proj(values)) * self.up_proj(values))
@@ -78,13 +78,13 @@ class LlamaHead(DraftHead):
         self.sizes = sizes
         self.scale = sizes.head_dim**-0.5
         width = len(sizes.capture_layers) * sizes.hidden_size
-        self.fc = nn.Linear(width, sizes.hidden_size, bias=False)
+        self.fc = Linear(width, sizes.hidden_size)
         if sizes.fc_norm:
             norms = [RMSNorm(sizes.hidden_size, sizes.rms_norm_eps) for _ in sizes.capture_layers]
             self.fc_norm = nn.ModuleList(norms)
         self.midlayer = Layer(sizes)
         self.norm = RMSNorm(sizes.hidden_size, sizes.rms_norm_eps)
-        self.lm_head = nn.Linear(sizes.hidden_size, sizes.draft_vocab_size, bias=False)
+        self.lm_head = Linear(sizes.hidden_size, sizes.draft_vocab_size)
         # Without fc_norm the captured states differ in scale by orders of magnitude between features, which no single
         # step size of Adam fits: fc is trained on standardised states and the scale folded into it on export.
         self.register_buffer("fc_scale", torch.ones(width))

@@ -23,12 +23,13 @@ class _SoftCrossEntropy(torch.autograd.Function):
     """sum_i CE(targets_i, softmax(states_i @ weight^T)), keeping one [rows, vocabulary] array instead of three."""
 
     @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> Any:
-        logits = F.linear(states, weight)
+    def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, dtype: torch.dtype) -> Any:
+        states, weight = states.to(dtype), weight.to(dtype)
+        logits = F.linear(states, weight).float()
         normaliser = logits.logsumexp(-1, keepdim=True)
         loss = (normaliser.squeeze(-1) - (targets * logits).sum(-1)).sum()
         agreed = (logits.argmax(-1) == targets.argmax(-1)).sum()
-        difference = logits.sub_(normaliser).exp_().sub_(targets)
+        difference = logits.sub_(normaliser).exp_().sub_(targets).to(dtype)
         ctx.save_for_backward(states, weight, difference)
         ctx.mark_non_differentiable(agreed)
         return loss, agreed
@@ -37,9 +38,9 @@ class _SoftCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         states, weight, difference = ctx.saved_tensors
         scale = gradients[0]
-        for_states = (difference @ weight) * scale
-        for_weight = (difference.t() @ states) * scale if ctx.needs_input_grad[1] else None
-        return for_states, for_weight, None
+        for_states = (difference @ weight).float() * scale
+        for_weight = (difference.t() @ states).float() * scale if ctx.needs_input_grad[1] else None
+        return for_states, for_weight, None, None
 
 
 class Teacher:
@@ -79,7 +80,8 @@ def step_losses(
         predicted = torch.where(inside, slots.row[step.slot] + k + 2, 0)
         chosen = torch.nonzero(inside & batch.counted[predicted]).squeeze(-1)
         targets = probabilities[predicted[chosen] - 1]
-        loss, agreed = _SoftCrossEntropy.apply(step.normed[chosen], head.lm_head.weight, targets)
+        output = head.lm_head
+        loss, agreed = _SoftCrossEntropy.apply(step.normed[chosen], output.weight, targets, output.compute_dtype)
         result.append(StepLoss(loss, agreed, len(chosen)))
     return result
 

@@ -131,6 +131,8 @@ def make_trainer(settings: TrainSettings, target: TargetSizes, store: Conversati
     with torch.no_grad():
         head.lm_head.weight.copy_(folded)  # norm.weight stays 1: the same logits, and feedback of unit RMS
     head.to(settings.device)
+    half = settings.precision == "bfloat16" or (settings.precision == "auto" and settings.device != "cpu")
+    head.compute_in(torch.bfloat16 if half else torch.float32)
     teacher = Teacher(folded.to(settings.device), target.rms_norm_eps)
     if checkpoint is None and settings.head.start == "closed-form":
         plans = dataset.epoch(0, settings.loop.batch_tokens, settings.loop.seed)

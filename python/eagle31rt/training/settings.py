@@ -8,6 +8,7 @@ from typing import Any
 
 from eagle31rt.errors import InvalidArgumentError
 
+PRECISIONS = ("auto", "float32", "bfloat16")
 VARIANTS = ("eagle3.1", "eagle3")
 MAX_TTT_STEPS = 16
 
@@ -102,6 +103,7 @@ class TrainSettings:
     data: DataSettings
     device: str = "cpu"  # of torch
     threads: int = 0  # of torch and of the engine; 0: physical cores
+    precision: str = "auto"  # of matrix products; auto: bfloat16 on CUDA, float32 on the CPU
 
     def check(self) -> None:
         """Raises InvalidArgumentError naming the option."""
@@ -109,6 +111,7 @@ class TrainSettings:
         self.loop.check()
         self.data.check()
         _require(self.threads >= 0, "threads", "0 or more", self.threads)
+        _require(self.precision in PRECISIONS, "precision", ", ".join(PRECISIONS), self.precision)
 
 
 def identity(settings: HeadSettings) -> dict[str, Any]:

@@ -93,11 +93,13 @@ class Chains:
         self._hidden = key_position[None, None, :] > positions[:, :, None]  # [conversations, most anchors, most slots]
         self._keys: list[torch.Tensor] = []
         self._values: list[torch.Tensor] = []
+        self._weights = torch.empty(0)
 
     def attend(self, projections: Projections) -> torch.Tensor:
         """Appends this step's entries and attends, [chains, num_heads * value_size]."""
         scores, own = self._scores(projections)
         weights = torch.softmax(torch.cat([scores, own], dim=-1), dim=-1)
+        self._weights = weights.detach()
         num_context = scores.shape[-1]
         attended = torch.einsum("bkgat,bktd->bkgad", weights[..., :num_context], self._context.value)
         attended = self._packed(attended)  # [chains, kv heads, group, value_size]
@@ -105,10 +107,9 @@ class Chains:
         values = torch.stack(self._values, dim=2)  # [chains, kv heads, steps, value_size]
         return (attended + torch.einsum("ckgj,ckjd->ckgd", own_weights, values)).flatten(1)
 
-    def weights(self, projections: Projections) -> torch.Tensor:
-        """Attention weights of a step as `attend` computes them: [chains, num_heads, most slots + steps]."""
-        scores, own = self._scores(projections)
-        return self._packed(torch.softmax(torch.cat([scores, own], dim=-1), dim=-1)).flatten(1, 2)
+    def weights(self) -> torch.Tensor:
+        """Attention weights of the last step, [chains, num_heads, most slots + steps]: the context, then the chain."""
+        return self._packed(self._weights).flatten(1, 2)
 
     def _scores(self, projections: Projections) -> tuple[torch.Tensor, torch.Tensor]:
         """Scores over the context and over the chain itself, both [b, kv heads, group, most anchors, keys]."""
