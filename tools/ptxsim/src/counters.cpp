@@ -8,12 +8,16 @@
 namespace ptxsim {
 namespace {
 
-// True if lane l is at addresses[0] + l * bytes for all 32 lanes.
-bool is_contiguous(const uint64_t* addresses, uint32_t bytes) {
-  uint64_t difference = 0;
-  for (uint32_t lane = 0; lane < kWarpSize; ++lane)
-    difference |= addresses[lane] ^ (addresses[0] + lane * uint64_t{bytes});
-  return difference == 0;
+// True if the words of the lanes lie in banks of their own, which is what a good layout gives.
+bool all_in_different_banks(Mask group, const uint64_t* offsets, uint32_t words_per_lane) {
+  const uint32_t lane_banks = words_per_lane >= 32 ? ~0u : (1u << words_per_lane) - 1;
+  uint32_t used = 0;
+  for (Mask rest = group; rest != 0; rest &= rest - 1) {
+    const uint32_t banks = lane_banks << (offsets[std::countr_zero(rest)] / kBankBytes % kNumBanks);
+    if ((used & banks) != 0) return false;
+    used |= banks;
+  }
+  return true;
 }
 
 }  // namespace
@@ -84,6 +88,7 @@ void TrafficCounter::global(Mask mask, const uint64_t* addresses, uint32_t bytes
 
 uint32_t wavefronts(Mask group, const uint64_t* offsets, uint32_t bytes) {
   const uint32_t words_per_lane = std::max(bytes / kBankBytes, 1u);
+  if (all_in_different_banks(group, offsets, words_per_lane)) return 1;
   uint64_t words[kNumBanks * 4];  // distinct words so far, chained by bank
   int8_t next[kNumBanks * 4];
   int8_t head[kNumBanks];

@@ -42,6 +42,15 @@ class TrafficCounter {
   SectorSet loaded_, stored_;
 };
 
+// True if lane l is at addresses[0] + l * bytes for all 32 lanes.
+inline bool is_contiguous(const uint64_t* addresses, uint32_t bytes) {
+  uint64_t difference = 0;
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    difference |= addresses[lane] ^ (addresses[0] + lane * uint64_t{bytes});
+  }
+  return difference == 0;
+}
+
 // Wavefronts of one group of lanes.
 uint32_t wavefronts(Mask group, const uint64_t* offsets, uint32_t bytes);
 

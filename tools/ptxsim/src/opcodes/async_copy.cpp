@@ -51,7 +51,9 @@ void copy_async(Warp& warp, const Instruction& instruction, Mask mask) {
   }
   check_sources(warp, instruction, copy, sources);
   resolve(warp, instruction, mask, Access::kAsyncStore, copy.bytes, destinations);
-  for_lanes(mask, [&](int lane) { std::memset(reinterpret_cast<void*>(destinations[lane]), 0xff, copy.bytes); });
+  const std::array<uint64_t, 2> poison = {~uint64_t{0}, ~uint64_t{0}};
+  for_lanes(mask,
+            [&](int lane) { std::memcpy(reinterpret_cast<void*>(destinations[lane]), poison.data(), copy.bytes); });
 }
 
 void complete(Warp& warp, AsyncCopy& copy, Mask lanes) {
@@ -59,8 +61,12 @@ void complete(Warp& warp, AsyncCopy& copy, Mask lanes) {
   Checker* const checker = warp.block->launch->checker;
   for_lanes(lanes, [&](int lane) {
     const auto i = static_cast<size_t>(lane);
-    std::memcpy(shared + copy.destination[i], copy.source[i], copy.source_bytes[i]);
-    std::memset(shared + copy.destination[i] + copy.source_bytes[i], 0, copy.bytes - copy.source_bytes[i]);
+    if (copy.bytes == 16 && copy.source_bytes[i] == 16) {  // most are: no call, no branch on the size
+      std::memcpy(shared + copy.destination[i], copy.source[i], 16);
+    } else {
+      std::memcpy(shared + copy.destination[i], copy.source[i], copy.source_bytes[i]);
+      std::memset(shared + copy.destination[i] + copy.source_bytes[i], 0, copy.bytes - copy.source_bytes[i]);
+    }
     if (checker != nullptr) checker->copy_completed(warp, *copy.instruction, lane, copy.destination[i], copy.bytes);
   });
   copy.pending &= ~lanes;

@@ -19,35 +19,36 @@ namespace {
 
 constexpr int kRows = 16, kColumns = 8;
 
+// Element types. The registers of a fragment, seen as an array of Storage, hold row after row of 4 * kElements values.
 struct BFloat16Pair {
   using Value = float;
+  using Storage = uint16_t;
   static constexpr int kElements = 2;
-  static constexpr const char* kName = "bf16";
-  static float get(uint32_t reg, int j) { return to_float(BFloat16{static_cast<uint16_t>(reg >> (16 * j))}); }
+  static float get(Storage x) { return to_float(BFloat16{x}); }
 };
 struct HalfPair {
   using Value = float;
+  using Storage = uint16_t;
   static constexpr int kElements = 2;
-  static constexpr const char* kName = "f16";
-  static float get(uint32_t reg, int j) { return to_float(Half{static_cast<uint16_t>(reg >> (16 * j))}); }
+  static float get(Storage x) { return to_float(Half{x}); }
 };
 struct TensorFloat32 {  // the low 13 bits are not looked at
   using Value = float;
+  using Storage = uint32_t;
   static constexpr int kElements = 1;
-  static constexpr const char* kName = "tf32";
-  static float get(uint32_t reg, int) { return std::bit_cast<float>(reg & ~0x1fffu); }
+  static float get(Storage x) { return std::bit_cast<float>(x & ~0x1fffu); }
 };
 struct Signed8 {
   using Value = int32_t;
+  using Storage = int8_t;
   static constexpr int kElements = 4;
-  static constexpr const char* kName = "s8";
-  static int32_t get(uint32_t reg, int j) { return static_cast<int8_t>(reg >> (8 * j)); }
+  static int32_t get(Storage x) { return x; }
 };
 struct Unsigned8 {
   using Value = int32_t;
+  using Storage = uint8_t;
   static constexpr int kElements = 4;
-  static constexpr const char* kName = "u8";
-  static int32_t get(uint32_t reg, int j) { return static_cast<uint8_t>(reg >> (8 * j)); }
+  static int32_t get(Storage x) { return x; }
 };
 
 enum class Order { kFromC, kEvenOdd, kDescending };
@@ -97,35 +98,41 @@ inline int32_t finished(int32_t x) { return x; }
 template <class A, class B, int kDepth>
 void multiply(Warp& warp, const Instruction& instruction, Mask) {
   using Value = typename A::Value;
-  constexpr int kElements = A::kElements, kStep = 4 * kElements, kRegistersB = kDepth / kStep,
-                kRegistersA = 2 * kRegistersB;
+  constexpr int kStep = 4 * A::kElements, kRegistersB = kDepth / kStep, kRegistersA = 2 * kRegistersB, kGroups = 8;
   alignas(32) Value a[kRows][kDepth], b[kDepth][kColumns], c[kRows][kColumns];
-  const auto registers = [&](int index) {
-    return warp.lanes<uint32_t>(instruction.operand[static_cast<size_t>(index)]);
-  };
+  const auto reg = [&](int index) { return instruction.operand[static_cast<size_t>(index)]; };
   for (int r = 0; r < kRegistersA; ++r) {
-    const uint32_t* reg = registers(4 + r);
-    for (int lane = 0; lane < kWarpSize; ++lane) {
-      for (int j = 0; j < kElements; ++j)
-        a[lane / 4 + 8 * (r % 2)][lane % 4 * kElements + j + kStep * (r / 2)] = A::get(reg[lane], j);
+    const auto* elements = warp.lanes<typename A::Storage>(reg(4 + r));
+    for (int group = 0; group < kGroups; ++group) {
+      Value* row = a[group + 8 * (r % 2)] + kStep * (r / 2);
+      for (int i = 0; i < kStep; ++i) row[i] = A::get(elements[kStep * group + i]);
     }
   }
   for (int r = 0; r < kRegistersB; ++r) {
-    const uint32_t* reg = registers(4 + kRegistersA + r);
-    for (int lane = 0; lane < kWarpSize; ++lane) {
-      for (int j = 0; j < kElements; ++j) b[lane % 4 * kElements + j + kStep * r][lane / 4] = B::get(reg[lane], j);
+    const auto* elements = warp.lanes<typename B::Storage>(reg(4 + kRegistersA + r));
+    Value columns[kGroups * kStep];
+    for (int i = 0; i < kGroups * kStep; ++i) columns[i] = B::get(elements[i]);
+    for (int i = 0; i < kStep; ++i) {
+      for (int group = 0; group < kGroups; ++group) b[kStep * r + i][group] = columns[kStep * group + i];
     }
   }
-  for (int r = 0; r < 4; ++r) {
-    const uint32_t* reg = registers(4 + kRegistersA + kRegistersB + r);
-    for (int lane = 0; lane < kWarpSize; ++lane)
-      c[lane / 4 + 8 * (r / 2)][lane % 4 * 2 + r % 2] = std::bit_cast<Value>(reg[lane]);
+  for (int r = 0; r < 4; r += 2) {
+    const Value *even = warp.lanes<Value>(reg(4 + kRegistersA + kRegistersB + r)),
+                *odd = warp.lanes<Value>(reg(5 + kRegistersA + kRegistersB + r));
+    Value* rows = c[8 * (r / 2)];
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      rows[2 * lane] = even[lane];
+      rows[2 * lane + 1] = odd[lane];
+    }
   }
   for (int row = 0; row < kRows; ++row) multiply_row<order_of<A, kDepth>(), kDepth>(a[row], b, c[row]);
-  for (int r = 0; r < 4; ++r) {
-    uint32_t* reg = registers(r);
-    for (int lane = 0; lane < kWarpSize; ++lane)
-      reg[lane] = std::bit_cast<uint32_t>(finished(c[lane / 4 + 8 * (r / 2)][lane % 4 * 2 + r % 2]));
+  for (int r = 0; r < 4; r += 2) {
+    Value *even = warp.lanes<Value>(reg(r)), *odd = warp.lanes<Value>(reg(r + 1));
+    const Value* rows = c[8 * (r / 2)];
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      even[lane] = finished(rows[2 * lane]);
+      odd[lane] = finished(rows[2 * lane + 1]);
+    }
   }
   ++warp.block->launch->matrix_instructions[instruction.mode];
 }

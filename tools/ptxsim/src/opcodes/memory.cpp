@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "../access.h"
+#include "../counters.h"
 #include "../opcode_table.h"
 #include "families.h"
 
@@ -16,6 +17,10 @@ void load(Warp& warp, const Instruction& instruction, Mask mask) {
           addresses);
   T* d[kCount];
   for (size_t i = 0; i < kCount; ++i) d[i] = warp.lanes<T>(instruction.operand[i]);
+  if (kCount == 1 && mask == kFullMask && is_contiguous(addresses, sizeof(T))) {
+    std::memcpy(d[0], reinterpret_cast<const void*>(addresses[0]), kWarpSize * sizeof(T));
+    return;
+  }
   for_lanes(mask, [&](int lane) {
     T values[kCount];
     std::memcpy(values, reinterpret_cast<const void*>(addresses[lane]), sizeof values);
@@ -31,6 +36,10 @@ void store(Warp& warp, const Instruction& instruction, Mask mask) {
           addresses);
   const T* s[kCount];
   for (size_t i = 0; i < kCount; ++i) s[i] = warp.lanes<T>(instruction.operand[i]);
+  if (kCount == 1 && mask == kFullMask && is_contiguous(addresses, sizeof(T))) {
+    std::memcpy(reinterpret_cast<void*>(addresses[0]), s[0], kWarpSize * sizeof(T));
+    return;
+  }
   for_lanes(mask, [&](int lane) {
     T values[kCount];
     for (size_t i = 0; i < kCount; ++i) values[i] = s[i][lane];
