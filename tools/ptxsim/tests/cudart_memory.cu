@@ -39,6 +39,16 @@ TEST(free_checks_its_pointer) {
   EXPECT(nothing == nullptr);
 }
 
+TEST(free_waits_for_the_device) {
+  int* values = allocate_device<int>(kCount);
+  int* managed = nullptr;
+  EXPECT_OK(cudaMallocManaged(&managed, kBytes));
+  fill_values<<<1, kCount>>>(managed, 3, kCount);
+  copy_values<<<1, kCount>>>(values, managed, kCount);
+  EXPECT_OK(cudaFree(values));
+  EXPECT(managed[0] == 3);
+}
+
 TEST(copies_are_checked_against_buffers) {
   int* values = allocate_device<int>(kCount);
   std::vector<int> host(2 * kCount);

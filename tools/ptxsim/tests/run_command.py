@@ -7,6 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from simulated import compile_program
+
 PROGRAM = r"""
 #include <cstdio>
 #include <cstring>
@@ -63,8 +65,7 @@ def main() -> int:
         (folder / "program.cu").write_text(PROGRAM)
         (folder / "unknown.ptx").write_text(UNKNOWN_OPCODE)
         program = folder / "program"
-        compiler = ["nvcc", "-cudart", "shared", "-lineinfo", "-gencode", "arch=compute_80,code=compute_80"]
-        subprocess.run([*compiler, str(folder / "program.cu"), "-o", str(program)], check=True)
+        compile_program(command.path.parent, program, [folder / "program.cu"])
 
         command.expect(0, ["before: 31", "A100-SXM4-80GB: 62, no error"], "run", program)
         command.expect(0, ["before: 62"], "run", "--eager", "--", program)

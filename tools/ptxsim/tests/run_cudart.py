@@ -5,11 +5,11 @@ Tests named environment_* need variables of the environment and run in processes
 """
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from simulated import compile_program, run_program
 
 TESTS = Path(__file__).resolve().parent
 ENVIRONMENTS = {
@@ -29,33 +29,13 @@ VARIANTS = {
     "uncompressed": ["--no-compress"],
     "stream per thread": ["--default-stream", "per-thread"],
 }
-VARIANT_SOURCES = ["cudart_main.cu", "cudart_streams.cu"]
+VARIANT_SOURCES = [TESTS / "cudart_main.cu", TESTS / "cudart_streams.cu"]
 VARIANT_TESTS = ["work_waits_for_synchronisation", "event_makes_a_stream_wait_for_another", "event_query_and_time"]
 
 
-def compile_tests(library: Path, program: Path, sources: list[str], *options: str) -> None:
-    command = ["nvcc", "-std=c++20", "-cudart", "shared", "-lineinfo", "-O1"]
-    command += ["-gencode", "arch=compute_80,code=compute_80", "-gencode", "arch=compute_90a,code=compute_90a"]
-    command += [
-        *options,
-        *(str(TESTS / source) for source in sources),
-        "-o",
-        str(program),
-        "-L",
-        str(library),
-        "-l:libcudart.so.13",
-    ]
-    subprocess.run(command, check=True)
-
-
-def run(library: Path, program: Path, *tests: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PTXSIM_")}
-    environment |= {"LD_LIBRARY_PATH": str(library), **variables}
-    return subprocess.run([program, *tests], env=environment, capture_output=True, text=True, timeout=120, check=False)
-
-
 def check_abort(library: Path, program: Path, counters: Path) -> bool:
-    result = run(library, program, "environment_aborts", PTXSIM_ABORT="1", PTXSIM_COUNTERS_FILE=str(counters))
+    variables = {"PTXSIM_ABORT": "1", "PTXSIM_COUNTERS_FILE": str(counters)}
+    result = run_program(library, program, "environment_aborts", variables=variables)
     found = json.loads(counters.read_text())
     return (
         result.returncode == ABORT_EXIT_CODE
@@ -69,14 +49,14 @@ def main() -> int:
     failed = []
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "cudart_tests"
-        compile_tests(library, program, sorted(path.name for path in TESTS.glob("cudart_*.cu")))
-        result = run(library, program)
+        compile_program(library, program, sorted(TESTS.glob("cudart_*.cu")), targets=("80", "90a"))
+        result = run_program(library, program, variables={})
         print(result.stdout, end="")
         if result.returncode != 0:
             failed.append("tests in the plain environment")
             print(result.stderr, end="")
         for test, variables in ENVIRONMENTS.items():
-            result = run(library, program, test, **variables)
+            result = run_program(library, program, test, variables=variables)
             print(result.stdout, end="")
             if result.returncode != 0:
                 failed.append(test)
@@ -84,8 +64,8 @@ def main() -> int:
         if not check_abort(library, program, Path(folder) / "counters.json"):
             failed.append("environment_aborts")
         for variant, options in VARIANTS.items():
-            compile_tests(library, program, VARIANT_SOURCES, *options)
-            result = run(library, program, *VARIANT_TESTS)
+            compile_program(library, program, VARIANT_SOURCES, *options)
+            result = run_program(library, program, *VARIANT_TESTS, variables={})
             print(f"{variant} {'ok' if result.returncode == 0 else 'FAILED'}")
             if result.returncode != 0:
                 failed.append(variant)

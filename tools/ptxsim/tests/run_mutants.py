@@ -8,12 +8,13 @@ kernels as they should be: it must pass everything.
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from simulated import compile_program, run_program
 
 SOURCE = Path(__file__).resolve().parent.parent / "mutants" / "main.cu"
 MODES: dict[str, dict[str, str]] = {
@@ -62,18 +63,14 @@ MUTANTS = {
 
 def compile_mutant(number: int, library: Path, folder: Path) -> Path:
     program = folder / f"mutant{number}"
-    command = ["nvcc", "-std=c++20", "-O2", "-lineinfo", "--no-compress", "-cudart", "shared", f"-DMUTANT={number}"]
-    command += ["-gencode", "arch=compute_80,code=compute_80", "-diag-suppress", "177"]
-    command += [str(SOURCE), "-o", str(program), "-L", str(library)]
-    subprocess.run(command, check=True)
+    options = [f"-DMUTANT={number}", "--no-compress", "-diag-suppress", "177"]
+    compile_program(library, program, [SOURCE], *options)
     return program
 
 
 def outcome(program: Path, library: Path, variables: dict[str, str]) -> tuple[str, str]:
     """A word (pass, wrong, or the kind of the report) and what the simulator said."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PTXSIM_")}
-    environment |= {"LD_LIBRARY_PATH": str(library), **variables}
-    result = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    result = run_program(library, program, variables=variables)
     if result.returncode in (0, 1):
         return (PASS if result.returncode == 0 else WRONG), ""
     report = re.search(r"^ptxsim: ([a-z-]+): ", result.stderr, re.MULTILINE)
