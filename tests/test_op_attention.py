@@ -1,124 +1,14 @@
 """Paged attention: against float64 numpy, and bit-equal whatever the chunks, the pages, the tree and the threads."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
+from support.attention import SPLIT, Call, Sequence, Shape, ancestor_mask, attention_formula, causal, random_tree
 from tolerances import assert_as_good_as_naive
 
 from eagle31rt import _testing
 
 INSTRUCTION_SETS = _testing.available_instruction_sets()
-SPLIT = 64
-HUGE_PAGE = 2**31 - 1
 F32, F64 = np.float32, np.float64
-
-
-def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
-    if dtype == "bfloat16":
-        bits = x.view(np.uint32).astype(np.uint64)
-        return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(F32)
-    return x.astype(np.float16).astype(F32) if dtype == "float16" else x
-
-
-@dataclass
-class Shape:
-    num_heads: int = 3
-    num_kv_heads: int = 1
-    head_dim: int = 64
-    dtype: str = "bfloat16"
-    page_size: int = 16
-
-
-@dataclass
-class Sequence:
-    """Keys and values of one request [length, num_kv_heads * head_dim] and a query for every position."""
-
-    shape: Shape
-    key: np.ndarray
-    value: np.ndarray
-    query: np.ndarray
-
-    @staticmethod
-    def random(shape: Shape, length: int, seed: int = 0) -> "Sequence":
-        rng = np.random.default_rng(seed)
-        kv_width, width = shape.num_kv_heads * shape.head_dim, shape.num_heads * shape.head_dim
-        draws = [rng.standard_normal((length, w)).astype(F32) for w in (kv_width, kv_width, width)]
-        return Sequence(shape, draws[0], draws[1], draws[2] * F32(1.5))
-
-
-@dataclass
-class Call:
-    """Requests in a poisoned cache, with pages in a random order and a page table that ends in huge entries."""
-
-    shape: Shape
-    seed: int = 0
-    requests: list[tuple[np.ndarray, np.ndarray, np.ndarray, int, int]] = field(default_factory=list)
-    masks: list[np.ndarray] = field(default_factory=list)
-
-    def add(
-        self, key: np.ndarray, value: np.ndarray, query: np.ndarray, kv_begin: int = 0, mask: np.ndarray | None = None
-    ) -> None:
-        """The last len(query) entries of key and value are this step's rows. mask: [rows, words] of uint64."""
-        self.requests.append((key, value, query, kv_begin, len(key) - len(query)))
-        if mask is not None:
-            self.masks.append(mask)
-
-    def run(self, instruction_set: str = "", num_threads: int = 1) -> list[np.ndarray]:
-        """Output rows of each request, [rows, num_heads, head_dim]."""
-        s = self.shape
-        pages = [-(-len(key) // s.page_size) for key, *_ in self.requests]
-        order = np.random.default_rng(self.seed).permutation(sum(pages) + 3)  # three pages belong to nobody
-        table = np.full((len(self.requests), max(pages) + 2), HUGE_PAGE, np.int32)
-        runner = _testing.Runner("cpu", instruction_set, num_threads)
-        cache = _testing.KvCache(s.dtype, len(order), s.page_size, s.num_kv_heads, s.head_dim)
-        dealt = 0
-        for i, (key, value, _, kv_begin, _) in enumerate(self.requests):
-            table[i, : pages[i]] = order[dealt : dealt + pages[i]]
-            dealt += pages[i]
-            entries = np.arange(len(key))
-            slots = table[i, entries // s.page_size].astype(np.int64) * s.page_size + entries % s.page_size
-            slots[:kv_begin] = -1
-            cache.append(key, value, slots, runner)
-        rows = [len(query) for _, _, query, _, _ in self.requests]
-        row_begin = np.concatenate([[0], np.cumsum(rows)]).astype(np.int32)
-        output = cache.attend(
-            np.concatenate([query for _, _, query, _, _ in self.requests]),
-            table,
-            row_begin,
-            np.array([r[3] for r in self.requests], np.int32),
-            np.array([r[4] for r in self.requests], np.int32),
-            s.head_dim**-0.5,
-            np.concatenate(self.masks) if self.masks else None,
-            runner,
-        )
-        return np.split(output.reshape(len(output), s.num_heads, s.head_dim), row_begin[1:-1])
-
-
-def causal(sequence: Sequence, num_rows: int, kv_begin: int = 0, end: int | None = None) -> Call:
-    """The last num_rows rows of the sequence, or of its first `end` entries."""
-    call = Call(sequence.shape, seed=num_rows)
-    key, value, query = (x[:end] for x in (sequence.key, sequence.value, sequence.query))
-    call.add(key, value, query[len(query) - num_rows :], kv_begin)
-    return call
-
-
-def sum_in_order(x: np.ndarray, axis: int) -> np.ndarray:
-    """One by one, as a plain loop adds; numpy's own sums are pairwise and better than naive."""
-    return np.take(np.cumsum(x, axis=axis), -1, axis=axis)
-
-
-def attention_formula(sequence: Sequence, row: int, kv_begin: int, precision: type) -> np.ndarray:
-    """Row at position `row`, in numpy at one precision throughout."""
-    s = sequence.shape
-    visible = slice(kv_begin, row + 1)
-    key, value = (rounded(x[visible], s.dtype).astype(precision) for x in (sequence.key, sequence.value))
-    key, value = (x.reshape(-1, s.num_kv_heads, 1, s.head_dim) for x in (key, value))
-    query = sequence.query[row].astype(precision).reshape(s.num_kv_heads, -1, s.head_dim)
-    scores = sum_in_order(query * key, 3) * precision(s.head_dim**-0.5)  # [positions, num_kv_heads, group]
-    weights = np.exp(scores - scores.max(axis=0))
-    output = sum_in_order(weights[..., None] * value, 0) / sum_in_order(weights, 0)[..., None]
-    return output.reshape(s.num_heads, s.head_dim)
 
 
 def assert_matches_numpy(sequence: Sequence, output: np.ndarray, kv_begin: int = 0) -> None:
@@ -161,12 +51,8 @@ SHAPES = [
 ]
 
 
-def shape_name(shape: Shape) -> str:
-    return f"{shape.num_heads}/{shape.num_kv_heads}x{shape.head_dim}-{shape.dtype}-page{shape.page_size}"
-
-
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
+@pytest.mark.parametrize("shape", SHAPES, ids=Shape.name)
 def test_chunks_of_a_prompt_give_the_bits_of_the_whole(shape: Shape, instruction_set: str) -> None:
     sequence = Sequence.random(shape, 210)
     whole = causal(sequence, 210).run(instruction_set)[0]
@@ -178,7 +64,7 @@ def test_chunks_of_a_prompt_give_the_bits_of_the_whole(shape: Shape, instruction
                 np.testing.assert_array_equal(part, whole[begin:end], err_msg=f"rows {begin}..{end}")
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
+@pytest.mark.parametrize("shape", SHAPES, ids=Shape.name)
 def test_other_requests_pages_and_threads_change_nothing(shape: Shape) -> None:
     call = Call(shape, seed=99)
     alone = []
@@ -196,7 +82,7 @@ def test_other_requests_pages_and_threads_change_nothing(shape: Shape) -> None:
 @pytest.mark.parametrize(
     ("shape", "length"),
     [*((shape, 450) for shape in SHAPES), (Shape(60, 1, 256), 800)],
-    ids=lambda value: shape_name(value) if isinstance(value, Shape) else str(value),
+    ids=lambda value: value.name() if isinstance(value, Shape) else str(value),
 )
 def test_long_context_gives_the_same_bits_on_any_number_of_threads(
     shape: Shape, length: int, instruction_set: str
@@ -211,7 +97,7 @@ def test_long_context_gives_the_same_bits_on_any_number_of_threads(
 
 
 @pytest.mark.skipif(not {"avx2", "avx512"} <= set(INSTRUCTION_SETS), reason="needs AVX2 and AVX-512 in one processor")
-@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
+@pytest.mark.parametrize("shape", SHAPES, ids=Shape.name)
 def test_avx2_and_avx512_agree(shape: Shape) -> None:
     for length, num_rows in [(150, 150), (300, 1), (130, 8)]:
         call = causal(Sequence.random(shape, length), num_rows)
@@ -230,28 +116,11 @@ def test_entries_before_kv_begin_are_invisible(kv_begin: int, instruction_set: s
         np.testing.assert_array_equal(single[0], output[-1])
 
 
-def random_tree(num_rows: int, chain_length: int, rng: np.random.Generator) -> list[list[int]]:
-    """The path of every node, itself included: a chain first, then nodes with a random parent before them."""
-    paths: list[list[int]] = []
-    for node in range(num_rows):
-        parent = node - 1 if node < chain_length else int(rng.integers(-1, node))
-        paths.append([*(paths[parent] if parent >= 0 else []), node])
-    return paths
-
-
-def ancestor_mask(paths: list[list[int]], num_words: int) -> np.ndarray:
-    mask = np.zeros((len(paths), num_words), np.uint64)
-    for row, path in enumerate(paths):
-        for node in path:
-            mask[row, node // 64] |= np.uint64(1) << np.uint64(node % 64)
-    return mask
-
-
 # The last takes two mask words and has paths that cross a split.
 @pytest.mark.parametrize(
     ("kv_length", "num_rows"), [(0, 9), (1, 9), (50, 9), (63, 9), (64, 9), (65, 9), (127, 12), (190, 3), (50, 70)]
 )
-@pytest.mark.parametrize("shape", SHAPES, ids=shape_name)
+@pytest.mark.parametrize("shape", SHAPES, ids=Shape.name)
 def test_tree_rows_have_the_bits_of_the_chain_of_their_path(shape: Shape, kv_length: int, num_rows: int) -> None:
     sequence = Sequence.random(shape, kv_length + num_rows, seed=kv_length)
     paths = random_tree(num_rows, num_rows // 3, np.random.default_rng(kv_length))

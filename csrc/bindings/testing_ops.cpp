@@ -19,6 +19,7 @@
 #include "ops/cuda_backend.h"
 #include "ops/op_cases.h"
 #include "ops/ops.h"
+#include "ops/paged_attention/config.h"
 
 namespace py = pybind11;
 
@@ -177,54 +178,152 @@ Array<float> run_rope(const Array<float>& qkv, const Array<float>& cosine, const
   return host_copy(rotated, {qkv.shape(0), qkv.shape(1)});
 }
 
-// One layer's paged cache, every entry a NaN until it is written.
+// A batch of attention on the device of a runner.
+struct AttentionBatch {
+  DeviceMemoryScope scope;
+  std::pmr::vector<float> query, output;
+  std::pmr::vector<int32_t> page_table, row_begin, kv_begin, kv_length;
+  std::pmr::vector<uint64_t> ancestor_mask;
+  int64_t num_rows, query_stride;
+  int32_t page_table_stride, mask_words;
+  float scale;
+
+  // query [rows, num_heads * key_dim], page_table [requests, any], row_begin [requests + 1], ancestor_mask
+  // [rows, words] or none.
+  AttentionBatch(const Array<float>& queries, const Array<int32_t>& pages, const Array<int32_t>& begins,
+                 const Array<int32_t>& kv_begins, const Array<int32_t>& kv_lengths, float score_scale,
+                 const std::optional<Array<uint64_t>>& masks, const Runner& runner)
+      : scope(runner.device),
+        query(device_copy(queries)),
+        page_table(device_copy(pages)),
+        row_begin(device_copy(begins)),
+        kv_begin(device_copy(kv_begins)),
+        kv_length(device_copy(kv_lengths)),
+        num_rows(queries.shape(0)),
+        query_stride(queries.shape(1)),
+        page_table_stride(static_cast<int32_t>(pages.shape(1))),
+        mask_words(masks ? static_cast<int32_t>(masks->shape(1)) : 0),
+        scale(score_scale) {
+    if (masks) ancestor_mask = device_copy(*masks);
+  }
+
+  // Sets everything but the cache.
+  template <typename Params>
+  void fill(Params& params, int64_t key_dim, int64_t value_dim) {
+    const int64_t num_heads = query_stride / key_dim;
+    output.assign(static_cast<size_t>(num_rows * num_heads * value_dim), -1234.5f);
+    params.query = query.data();
+    params.output = output.data();
+    params.page_table = page_table.data();
+    params.row_begin = row_begin.data();
+    params.kv_begin = kv_begin.data();
+    params.kv_length = kv_length.data();
+    params.ancestor_mask = mask_words > 0 ? ancestor_mask.data() : nullptr;
+    params.num_requests = static_cast<int64_t>(kv_length.size());
+    params.num_rows = num_rows;
+    params.query_stride = query_stride;
+    params.page_table_stride = page_table_stride;
+    params.mask_words = mask_words;
+    params.num_heads = static_cast<int32_t>(num_heads);
+    params.scale = scale;
+  }
+
+  Array<float> rows() const { return host_copy(output, {num_rows, static_cast<int64_t>(output.size()) / num_rows}); }
+};
+
+// Bytes where the current scope puts them, a NaN in every dtype. Behind a pointer: an assigned pmr container keeps its
+// own memory resource.
+using Bytes = std::unique_ptr<std::pmr::vector<std::byte>>;
+Bytes poisoned(size_t num_bytes) { return std::make_unique<std::pmr::vector<std::byte>>(num_bytes, std::byte{0xff}); }
+
+// One layer's paged cache on a device, every entry a NaN until it is written. Runners must be of the same device.
 class Cache {
  public:
-  Cache(const std::string& dtype, int64_t num_pages, int32_t page_size, int32_t num_kv_heads, int32_t head_dim)
+  Cache(const std::string& dtype, int64_t num_pages, int32_t page_size, int32_t num_kv_heads, int32_t head_dim,
+        const std::string& device)
       : view_{nullptr, nullptr, parse_floating_point_dtype(dtype), num_pages, page_size, num_kv_heads, head_dim} {
+    const DeviceMemoryScope scope(testing_device(device));
+    view_.key_layout = case_layouts().keys;
     const auto bytes = static_cast<size_t>(num_pages * page_size * num_kv_heads * head_dim * dtype_size(view_.dtype));
-    key_.assign(bytes, std::byte{0xff});
-    value_.assign(bytes, std::byte{0xff});
-    view_.key = key_.data();
-    view_.value = value_.data();
+    key_ = poisoned(bytes);
+    value_ = poisoned(bytes);
+    view_.key = key_->data();
+    view_.value = value_->data();
   }
 
   void append(const Array<float>& key, const Array<float>& value, const Array<int64_t>& slots, const Runner& runner) {
-    KvAppendParams params{key.data(), value.data(), slots.data(), view_, key.shape(0), key.shape(1)};
+    const DeviceMemoryScope scope(runner.device);
+    const std::pmr::vector<float> keys = device_copy(key), values = device_copy(value);
+    const std::pmr::vector<int64_t> places = device_copy(slots);
+    KvAppendParams params{keys.data(), values.data(), places.data(), view_, key.shape(0), key.shape(1)};
     runner.run(&Ops::kv_append, reference::kv_append, params);
   }
 
   Array<float> attend(const Array<float>& query, const Array<int32_t>& page_table, const Array<int32_t>& row_begin,
                       const Array<int32_t>& kv_begin, const Array<int32_t>& kv_length, float scale,
                       const std::optional<Array<uint64_t>>& ancestor_mask, const Runner& runner) const {
-    Array<float> output({query.shape(0), query.shape(1)});
+    AttentionBatch batch(query, page_table, row_begin, kv_begin, kv_length, scale, ancestor_mask, runner);
     PagedAttentionParams params{};
-    params.query = query.data();
-    params.output = output.mutable_data();
     params.cache = view_;
-    params.page_table = page_table.data();
-    params.row_begin = row_begin.data();
-    params.kv_begin = kv_begin.data();
-    params.kv_length = kv_length.data();
-    params.ancestor_mask = ancestor_mask ? ancestor_mask->data() : nullptr;
-    params.num_requests = kv_length.shape(0);
-    params.num_rows = query.shape(0);
-    params.query_stride = query.shape(1);
-    params.page_table_stride = static_cast<int32_t>(page_table.shape(1));
-    params.mask_words = ancestor_mask ? static_cast<int32_t>(ancestor_mask->shape(1)) : 0;
-    params.num_heads = static_cast<int32_t>(query.shape(1) / view_.head_dim);
-    params.scale = scale;
+    batch.fill(params, view_.head_dim, view_.head_dim);
     runner.run(&Ops::paged_attention, reference::paged_attention, params);
-    return output;
+    return batch.rows();
   }
 
-  py::bytes key_bytes() const { return {reinterpret_cast<const char*>(key_.data()), key_.size()}; }
-  py::bytes value_bytes() const { return {reinterpret_cast<const char*>(value_.data()), value_.size()}; }
+  py::bytes key_bytes() const { return {reinterpret_cast<const char*>(key_->data()), key_->size()}; }
+  py::bytes value_bytes() const { return {reinterpret_cast<const char*>(value_->data()), value_->size()}; }
 
  private:
   KvCacheView view_;
-  std::vector<std::byte> key_, value_;
+  Bytes key_, value_;
 };
+
+// The same for latent attention.
+class LatentCache {
+ public:
+  LatentCache(const std::string& dtype, int64_t num_pages, int32_t page_size, int32_t latent_dim, int32_t rope_dim,
+              const std::string& device)
+      : view_{nullptr, parse_floating_point_dtype(dtype), num_pages, page_size, latent_dim, rope_dim} {
+    const DeviceMemoryScope scope(testing_device(device));
+    const auto bytes = static_cast<size_t>(num_pages * page_size * view_.entry_dim() * dtype_size(view_.dtype));
+    data_ = poisoned(bytes);
+    view_.data = data_->data();
+  }
+
+  void append(const Array<float>& entries, const Array<int64_t>& slots, const Runner& runner) {
+    const DeviceMemoryScope scope(runner.device);
+    const std::pmr::vector<float> rows = device_copy(entries);
+    const std::pmr::vector<int64_t> places = device_copy(slots);
+    MlaAppendParams params{rows.data(), places.data(), view_, entries.shape(0), entries.shape(1)};
+    runner.run(&Ops::mla_append, reference::mla_append, params);
+  }
+
+  Array<float> attend(const Array<float>& query, const Array<int32_t>& page_table, const Array<int32_t>& row_begin,
+                      const Array<int32_t>& kv_begin, const Array<int32_t>& kv_length, float scale,
+                      const std::optional<Array<uint64_t>>& ancestor_mask, const Runner& runner) const {
+    AttentionBatch batch(query, page_table, row_begin, kv_begin, kv_length, scale, ancestor_mask, runner);
+    MlaAttentionParams params{};
+    params.cache = view_;
+    batch.fill(params, view_.entry_dim(), view_.latent_dim);
+    runner.run(&Ops::mla_attention, reference::mla_attention, params);
+    return batch.rows();
+  }
+
+ private:
+  LatentCacheView view_;
+  Bytes data_;
+};
+
+py::dict describe_attention_config(int64_t num_rows, int64_t num_requests, int32_t num_kv_heads, int32_t group,
+                                   int32_t value_dim, int64_t max_length, int32_t max_queries,
+                                   int32_t num_multiprocessors) {
+  const AttentionConfig config = attention_config(
+      {num_rows, num_requests, num_kv_heads, group, value_dim, max_length, max_queries, num_multiprocessors});
+  return py::dict(py::arg("tile_queries") = config.tile_queries, py::arg("heads_per_tile") = config.heads_per_tile,
+                  py::arg("head_blocks") = config.head_blocks, py::arg("rows_per_tile") = config.rows_per_tile,
+                  py::arg("num_tiles") = config.num_tiles, py::arg("num_ranges") = config.num_ranges,
+                  py::arg("workspace_bytes") = config.workspace_bytes);
+}
 
 // Calls parallel_for num_calls times; returns how often each task ran.
 Array<int64_t> count_tasks(int num_threads, int64_t num_tasks, int64_t num_calls) {
@@ -257,13 +356,24 @@ void bind_testing_ops(py::module_& module) {
   module.def("rope", run_rope, py::arg("qkv"), py::arg("cosine"), py::arg("sine"), py::arg("num_heads"),
              py::arg("num_kv_heads"), py::arg("head_dim"), py::arg("interleaved"), py::arg("runner"));
   py::class_<Cache>(module, "KvCache")
-      .def(py::init<const std::string&, int64_t, int32_t, int32_t, int32_t>(), py::arg("dtype"), py::arg("num_pages"),
-           py::arg("page_size"), py::arg("num_kv_heads"), py::arg("head_dim"))
+      .def(py::init<const std::string&, int64_t, int32_t, int32_t, int32_t, const std::string&>(), py::arg("dtype"),
+           py::arg("num_pages"), py::arg("page_size"), py::arg("num_kv_heads"), py::arg("head_dim"),
+           py::arg("device") = "cpu")
       .def("append", &Cache::append, py::arg("key"), py::arg("value"), py::arg("slots"), py::arg("runner"))
       .def("attend", &Cache::attend, py::arg("query"), py::arg("page_table"), py::arg("row_begin"), py::arg("kv_begin"),
            py::arg("kv_length"), py::arg("scale"), py::arg("ancestor_mask"), py::arg("runner"))
       .def_property_readonly("key_bytes", &Cache::key_bytes)
       .def_property_readonly("value_bytes", &Cache::value_bytes);
+  py::class_<LatentCache>(module, "LatentCache")
+      .def(py::init<const std::string&, int64_t, int32_t, int32_t, int32_t, const std::string&>(), py::arg("dtype"),
+           py::arg("num_pages"), py::arg("page_size"), py::arg("latent_dim"), py::arg("rope_dim"),
+           py::arg("device") = "cpu")
+      .def("append", &LatentCache::append, py::arg("entries"), py::arg("slots"), py::arg("runner"))
+      .def("attend", &LatentCache::attend, py::arg("query"), py::arg("page_table"), py::arg("row_begin"),
+           py::arg("kv_begin"), py::arg("kv_length"), py::arg("scale"), py::arg("ancestor_mask"), py::arg("runner"));
+  module.def("attention_config", describe_attention_config, py::kw_only(), py::arg("num_rows"), py::arg("num_requests"),
+             py::arg("num_kv_heads"), py::arg("group"), py::arg("value_dim"), py::arg("max_length"),
+             py::arg("max_queries"), py::arg("num_multiprocessors"));
 }
 
 }  // namespace eagle31rt

@@ -13,6 +13,8 @@
 #include "ops/gather_rows/gather_rows.h"
 #include "ops/kv_append/kv_append.h"
 #include "ops/linear/linear.h"
+#include "ops/mla_append/mla_append.h"
+#include "ops/mla_attention/mla_attention.h"
 #include "ops/paged_attention/paged_attention.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
@@ -35,6 +37,8 @@ struct ExecutionContext;
   X(rope, RopeParams)                      \
   X(kv_append, KvAppendParams)             \
   X(paged_attention, PagedAttentionParams) \
+  X(mla_append, MlaAppendParams)           \
+  X(mla_attention, MlaAttentionParams)     \
   X(silu_mul, SiluMulParams)               \
   X(fc_norm, FcNormParams)                 \
   X(sample, SampleParams)                  \

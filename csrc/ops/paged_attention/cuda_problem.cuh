@@ -50,6 +50,7 @@ struct Tile {
   int32_t request;  // -1: a tile that no request owns
   int32_t row_begin, num_rows;
   int32_t kv_head, head_begin, num_heads;
+  int32_t kv_begin, kv_length;  // of the request
 
   E31_DEVICE int num_queries() const { return num_rows * num_heads; }
 };
@@ -77,6 +78,8 @@ E31_DEVICE Tile find_tile(const AttentionProblem& problem, const AttentionTiling
   const int first_head = static_cast<int>(blockIdx.y) % tiling.head_blocks * tiling.heads_per_tile;
   tile.head_begin = tile.kv_head * problem.group + first_head;
   tile.num_heads = min(problem.group - first_head, tiling.heads_per_tile);
+  tile.kv_begin = problem.kv_begin[tile.request];
+  tile.kv_length = problem.kv_length[tile.request];
   return tile;
 }
 
@@ -135,7 +138,7 @@ struct Units {
 
 E31_DEVICE Units units_of(const AttentionProblem& problem, const RangePartials& partials, const Tile& tile,
                           int tile_end) {
-  int begin = problem.kv_begin[tile.request] / kAttentionSplit;
+  int begin = tile.kv_begin / kAttentionSplit;
   int end = (tile_end + kAttentionSplit - 1) / kAttentionSplit;
   if (partials.num_ranges > 1) {
     begin = max(begin, static_cast<int>(blockIdx.z) * kSplitsPerRange);
@@ -143,7 +146,7 @@ E31_DEVICE Units units_of(const AttentionProblem& problem, const RangePartials& 
   }
   Units units{begin, max(end - begin, 0), max(end - begin, 0), tile.num_rows};
   if (problem.ancestor_mask != nullptr) {
-    const int first_masked = problem.kv_length[tile.request] / kAttentionSplit;
+    const int first_masked = tile.kv_length / kAttentionSplit;
     units.num_shared = min(max(first_masked - begin, 0), units.num_splits);
   }
   return units;
@@ -153,8 +156,8 @@ E31_DEVICE Units units_of(const AttentionProblem& problem, const RangePartials& 
 E31_DEVICE int64_t entry_offset(const AttentionProblem& problem, const Tile& tile, const Units& units, int unit,
                                 int tile_end, const int32_t* ends, int place) {
   const int position = units.split(unit) * kAttentionSplit + place, row = units.row(unit);
-  if (position < problem.kv_begin[tile.request] || position >= (row < 0 ? tile_end : ends[row])) return -1;
-  const int length = problem.kv_length[tile.request];
+  if (position < tile.kv_begin || position >= (row < 0 ? tile_end : ends[row])) return -1;
+  const int length = tile.kv_length;
   int entry = position;
   if (row >= 0 && position >= length) {
     const int64_t mask_row = static_cast<int64_t>(tile.row_begin + row) * problem.mask_words;

@@ -148,7 +148,7 @@ E31_DEVICE void weigh_values(const AttentionProblem& problem, const Work& work, 
   int row_begin = work.units.row(unit), row_end = row_begin + 1;
   if (row_begin < 0) {
     // First place of this step's entries among those of `values`.
-    const int own = max(problem.kv_length[tile.request] - start - 16 * kFirstStep, 0);
+    const int own = max(tile.kv_length - start - 16 * kFirstStep, 0);
     if (tile.num_rows == 1 || own >= 16 * kSteps || !any_non_finite<kDims>(values, stride, own, 16 * kSteps)) {
       accumulate<kFirstStep, kSteps>(weights, values, stride, state);
       return;
@@ -182,10 +182,8 @@ struct WarpQueries {
   E31_DEVICE Weights<Element, Scores> weigh_unit(const AttentionProblem& problem, const Work& work, int unit,
                                                  const Scores& scores) {
     const int start = work.units.split(unit) * kAttentionSplit, row = work.units.row(unit);
-    Weights<Element, Scores> weights{scores,
-                                     {problem.kv_begin[work.tile.request] - start,
-                                      {places.end(work.end, 0) - start, places.end(work.end, 1) - start}},
-                                     {}};
+    Weights<Element, Scores> weights{
+        scores, {work.tile.kv_begin - start, {places.end(work.end, 0) - start, places.end(work.end, 1) - start}}, {}};
     const bool selected[2] = {row < 0 || places.row[0] == row, row < 0 || places.row[1] == row};
     grow_maxima(scores, weights.visible, selected, state, weights.shift);
     return weights;
