@@ -4,146 +4,17 @@
 #include <cstdio>
 #include <cstring>
 
+#include "device_properties.h"
 #include "error_names.h"
 #include "runtime.h"
 
 using cudart::call;
-using cudart::DeviceProfile;
 using cudart::Runtime;
 using cudart::runtime;
 
 namespace {
 
 constexpr char kPciBusId[] = "0000:01:00.0";
-
-cudaError_t attribute(const DeviceProfile& device, cudaDeviceAttr name, int* value) {
-  switch (name) {
-    case cudaDevAttrMaxThreadsPerBlock:
-      *value = cudart::kMaxThreadsPerBlock;
-      break;
-    case cudaDevAttrMaxBlockDimX:
-    case cudaDevAttrMaxBlockDimY:
-    case cudaDevAttrMaxBlockDimZ:
-      *value = cudart::kMaxBlockDim[name - cudaDevAttrMaxBlockDimX];
-      break;
-    case cudaDevAttrMaxGridDimX:
-    case cudaDevAttrMaxGridDimY:
-    case cudaDevAttrMaxGridDimZ:
-      *value = cudart::kMaxGridDim[name - cudaDevAttrMaxGridDimX];
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = static_cast<int>(cudart::kSharedPerBlock);
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(device.shared_per_block_optin);
-      break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = static_cast<int>(device.shared_per_multiprocessor);
-      break;
-    case cudaDevAttrReservedSharedMemoryPerBlock:
-      *value = device.major >= 8 ? static_cast<int>(cudart::kReservedSharedPerBlock) : 0;
-      break;
-    case cudaDevAttrTotalConstantMemory:
-      *value = static_cast<int>(cudart::kConstantBytes);
-      break;
-    case cudaDevAttrWarpSize:
-      *value = cudart::kWarpSize;
-      break;
-    case cudaDevAttrMaxRegistersPerBlock:
-      *value = static_cast<int>(cudart::kRegistersPerBlock);
-      break;
-    case cudaDevAttrMaxRegistersPerMultiprocessor:
-      *value = device.registers_per_multiprocessor;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = device.num_multiprocessors;
-      break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      *value = device.max_threads_per_multiprocessor;
-      break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor:
-      *value = device.max_blocks_per_multiprocessor;
-      break;
-    case cudaDevAttrClockRate:
-      *value = device.clock_khz;
-      break;
-    case cudaDevAttrMemoryClockRate:
-      *value = device.memory_clock_khz;
-      break;
-    case cudaDevAttrGlobalMemoryBusWidth:
-      *value = device.memory_bus_bits;
-      break;
-    case cudaDevAttrL2CacheSize:
-      *value = static_cast<int>(device.l2_bytes);
-      break;
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = device.major;
-      break;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = device.minor;
-      break;
-    case cudaDevAttrAsyncEngineCount:
-      *value = 3;
-      break;
-    case cudaDevAttrPciBusId:
-    case cudaDevAttrUnifiedAddressing:
-    case cudaDevAttrConcurrentKernels:
-    case cudaDevAttrCanMapHostMemory:
-    case cudaDevAttrGpuOverlap:
-    case cudaDevAttrManagedMemory:
-    case cudaDevAttrConcurrentManagedAccess:
-    case cudaDevAttrStreamPrioritiesSupported:
-    case cudaDevAttrGlobalL1CacheSupported:
-    case cudaDevAttrLocalL1CacheSupported:
-    case cudaDevAttrMemoryPoolsSupported:
-    case cudaDevAttrEccEnabled:
-      *value = 1;
-      break;
-    case cudaDevAttrClusterLaunch:
-      *value = device.has_clusters();
-      break;
-    default:
-      // What is not simulated (textures, cooperative launches, peers, IPC) is reported as absent.
-      if (name < cudaDevAttrMaxThreadsPerBlock || name >= cudaDevAttrMax) return cudaErrorInvalidValue;
-      *value = 0;
-  }
-  return cudaSuccess;
-}
-
-cudaDeviceProp properties(const DeviceProfile& device) {
-  cudaDeviceProp result = {};
-  std::snprintf(result.name, sizeof(result.name), "%s", device.name);
-  std::memcpy(result.uuid.bytes, "ptxsim device 0", sizeof(result.uuid.bytes));
-  result.totalGlobalMem = cudart::device_memory_bytes();
-  result.sharedMemPerBlock = cudart::kSharedPerBlock;
-  result.sharedMemPerBlockOptin = device.shared_per_block_optin;
-  result.sharedMemPerMultiprocessor = device.shared_per_multiprocessor;
-  result.reservedSharedMemPerBlock = device.major >= 8 ? cudart::kReservedSharedPerBlock : 0;
-  result.regsPerBlock = static_cast<int>(cudart::kRegistersPerBlock);
-  result.regsPerMultiprocessor = device.registers_per_multiprocessor;
-  result.warpSize = cudart::kWarpSize;
-  result.memPitch = 0x7fffffff;
-  result.maxThreadsPerBlock = cudart::kMaxThreadsPerBlock;
-  for (int i = 0; i < 3; ++i) {
-    result.maxThreadsDim[i] = cudart::kMaxBlockDim[i];
-    result.maxGridSize[i] = cudart::kMaxGridDim[i];
-  }
-  result.totalConstMem = cudart::kConstantBytes;
-  result.major = device.major;
-  result.minor = device.minor;
-  result.multiProcessorCount = device.num_multiprocessors;
-  result.maxThreadsPerMultiProcessor = device.max_threads_per_multiprocessor;
-  result.maxBlocksPerMultiProcessor = device.max_blocks_per_multiprocessor;
-  result.memoryBusWidth = device.memory_bus_bits;
-  result.l2CacheSize = static_cast<int>(device.l2_bytes);
-  result.canMapHostMemory = result.concurrentKernels = result.unifiedAddressing = 1;
-  result.managedMemory = result.concurrentManagedAccess = result.streamPrioritiesSupported = 1;
-  result.globalL1CacheSupported = result.localL1CacheSupported = result.memoryPoolsSupported = 1;
-  result.ECCEnabled = result.pciBusID = 1;
-  result.asyncEngineCount = 3;
-  result.clusterLaunch = device.has_clusters();
-  return result;
-}
 
 cudaError_t check_ordinal(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
 
@@ -184,13 +55,16 @@ cudaError_t cudaGetDeviceFlags(unsigned* flags) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr name, int device) {
   return call([&](Runtime& state) {
     if (!value) return cudaErrorInvalidValue;
-    return device == 0 ? attribute(*state.device, name, value) : cudaErrorInvalidDevice;
+    if (device != 0) return cudaErrorInvalidDevice;
+    if (name < cudaDevAttrMaxThreadsPerBlock || name >= cudaDevAttrMax) return cudaErrorInvalidValue;
+    *value = cudart::attribute(*state.device, name);
+    return cudaSuccess;
   });
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* result, int device) {
   return call([&](Runtime& state) {
-    if (device == 0) *result = properties(*state.device);
+    if (device == 0) *result = cudart::properties(*state.device);
     return check_ordinal(device);
   });
 }
