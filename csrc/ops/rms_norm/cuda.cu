@@ -2,7 +2,7 @@
 //
 // One block a row; thread t takes the groups of 4 elements t, t + T, t + 2T, ... (T threads, from the hidden size
 // only), so a warp touches 512 contiguous bytes at a time. The row waits for its factor in shared memory (in global
-// memory above 12288 elements) and is read once. Order of the sum of squares: ascending within a thread, a butterfly in
+// memory above 12160 elements) and is read once. Order of the sum of squares: ascending within a thread, a butterfly in
 // the warp, a butterfly over the warps; the same whether the loads are vectors or, for rows that are not aligned to 16
 // bytes, single elements.
 //

@@ -9,7 +9,7 @@
 // Only the first pass reads from memory: 513 KB a row of 128256 stay in the second-level cache (64 rows: 33 MB, of 40
 // to 126 MB). 64 rows: 33 MB, 16 us on an A100, 10 us on an H100, 7 us on an H200, 4 us on a B200. A single row is
 // bound by what one multiprocessor can load, about 90 GB/s: 6 us a pass, next to milliseconds for the forward pass that
-// made it; a pass with weights is bound by their 67 instructions an id: 128256 * 67 / 128 lanes, 48 us at 1.4 GHz.
+// made it; a pass with weights is bound by their 67 PTX instructions an id: 128256 * 67 / 128 lanes, 48 us at 1.4 GHz.
 // Sharing a row among blocks would shorten that but needs a second launch to join them; left until a measurement asks
 // for it.
 #include "device/cuda/launch.h"

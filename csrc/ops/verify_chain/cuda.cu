@@ -14,14 +14,16 @@
 //
 // 32 requests of 5 drafts, 128256 target ids, 32000 draft ids: 192 rows. kEquality reads 98 MB: 49 us on an A100, 29 us
 // on an H100, 21 us on an H200, 12 us on a B200. kBlock reads these and 25 MB of draft logits once from memory and then
-// twice from the second-level cache; about 150 instructions an id in the residual, half of them for the second exp and
-// double precision, so `rest` is bound by arithmetic: 160 rows * 128256 ids * 150 / (132 * 128 lanes) = 0.11 ms on an
-// H100. p of weight 0 (what the filters removed) skips q.
+// twice from the second-level cache; about 200 PTX instructions an id in the residual (counted by tools/ptxsim, a draft
+// vocabulary of a quarter of the ids), so `rest` is bound by arithmetic: 160 rows * 128256 ids * 200 / (132 * 128
+// lanes) = 0.14 ms on an H100 at 1.7 GHz, an estimate that counts double precision like single. p of weight 0 (what the
+// filters removed) skips q.
 #include "device/cuda/launch.h"
 #include "ops/sample/config.h"
 #include "ops/sample/cuda_rows.h"
 #include "ops/sample/selection.cuh"
 #include "ops/verify_chain/chain.h"
+#include "ops/verify_chain/cuda_draft_map.h"
 #include "ops/verify_chain/draft_law.cuh"
 
 namespace eagle31rt::cuda {
@@ -86,11 +88,11 @@ E31_DEVICE int64_t request_of(const VerifyChainParams& params, int64_t row) {
   return low;
 }
 
-__global__ void invert_kernel(const VerifyChainParams params, int32_t* target_to_draft) {
+__global__ void invert_kernel(const DraftMap map, int32_t* target_to_draft, int64_t vocab_size) {
   const int64_t id = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (id >= params.draft_vocab_size) return;
-  const int32_t target = params.draft_to_target[id];
-  if (target >= 0 && target < params.target.vocab_size) target_to_draft[target] = static_cast<int32_t>(id);
+  if (id >= map.draft_vocab_size) return;
+  const int32_t target = map.draft_to_target[id];
+  if (target >= 0 && target < vocab_size) target_to_draft[target] = static_cast<int32_t>(id);
 }
 
 // blockIdx.y: 0 the target's law, 1 the draft's.
@@ -239,13 +241,8 @@ Scratch carve(const VerifyChainParams& params, Carver& carver) {
 
 void verify_by_ratio(const VerifyChainParams& params, const Scratch& scratch, ExecutionContext& context) {
   if (scratch.target_to_draft != nullptr) {
-    context.device->fill(scratch.target_to_draft, 0xff,
-                         static_cast<size_t>(params.target.vocab_size) * sizeof(int32_t));
-    constexpr int64_t kThreads = 256;
-    launch("verify_chain_invert", invert_kernel,
-           {.grid = dim3(static_cast<unsigned>((params.draft_vocab_size + kThreads - 1) / kThreads)),
-            .block = dim3(kThreads)},
-           context, params, scratch.target_to_draft);
+    invert_draft_map({params.draft_to_target, params.draft_vocab_size}, scratch.target_to_draft,
+                     params.target.vocab_size, context);
   }
   const dim3 block(static_cast<unsigned>(choose_logits_threads(params.target.vocab_size)));
   const auto num_rows = static_cast<unsigned>(params.target.num_rows);
@@ -272,6 +269,15 @@ void verify_by_sample(const VerifyChainParams& params, const Scratch& scratch, E
 }
 
 }  // namespace
+
+void invert_draft_map(const DraftMap& map, int32_t* target_to_draft, int64_t vocab_size, ExecutionContext& context) {
+  context.device->fill(target_to_draft, 0xff, static_cast<size_t>(vocab_size) * sizeof(int32_t));
+  constexpr int64_t kThreads = 256;
+  launch(
+      "invert_draft_map", invert_kernel,
+      {.grid = dim3(static_cast<unsigned>((map.draft_vocab_size + kThreads - 1) / kThreads)), .block = dim3(kThreads)},
+      context, map, target_to_draft, vocab_size);
+}
 
 void verify_chain(const VerifyChainParams& params, ExecutionContext& context) {
   Carver counter(nullptr);
