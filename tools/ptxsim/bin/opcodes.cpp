@@ -26,11 +26,16 @@ void count_opcodes(const ptxsim::ParsedModule& module, const ptxsim::Function& f
       i += module.tokens[i + 1].is("!") ? 2 : 1;
       continue;
     }
+    if (token.is(".loc")) {  // ends with its line
+      while (module.tokens[i + 1].line == token.line) ++i;
+      continue;
+    }
     const bool label = module.tokens[i + 1].is(":");
     if (at_start && !label && token.kind == ptxsim::Token::Kind::kWord && token.text[0] != '.') {
       ++counts[std::string(token.text)];
     }
-    at_start = token.is(";") || token.is("{") || token.is("}") || token.is(":");
+    // A brace within a statement opens a vector, not a block.
+    at_start = token.is(";") || token.is("}") || token.is(":") || (at_start && token.is("{"));
   }
 }
 

@@ -36,8 +36,10 @@ UNKNOWN_OPCODE = """
 .visible .entry peculiar()
 {
   .reg .b32 %r<3>;
+  .reg .b64 %rd<2>;
   mov.u32 %r1, 7;
-  frobnicate.b32 %r2, %r1;
+  mov.b64 %rd1, {%r1, %r1};
+  { frobnicate.b32 %r2, %r1; }
   ret;
 }
 """
@@ -82,8 +84,9 @@ def main() -> int:
             command.failures += 1
             print(f"counters: {found}")
 
-        command.expect(0, ["ld.global.u32", "opcodes in 2 kernels"], "opcodes", program)
-        command.expect(1, ["LACKING in peculiar: unknown-opcode", "frobnicate"], "opcodes", folder / "unknown.ptx")
+        command.expect(0, ["     1 ld.global.u32\n", "     2 ld.param.u64\n", "opcodes in 2 kernels"], "opcodes", program)
+        lacking = ["     1 frobnicate.b32\n", "4 opcodes in 1 kernels", "LACKING in peculiar: unknown-opcode"]
+        command.expect(1, lacking, "opcodes", folder / "unknown.ptx")
         command.expect(2, ["holds no PTX"], "opcodes", command.path)
         command.expect(2, ["cannot read"], "opcodes", folder / "absent")
         command.expect(2, ["cannot start"], "run", folder / "absent")
