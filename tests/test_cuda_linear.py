@@ -111,14 +111,17 @@ def test_float32_weights_give_the_bits_of_the_cpu() -> None:
 
 @pytest.mark.cuda
 def test_segments_in_one_block_or_in_many_give_the_same_bits() -> None:
-    """8448 x 1024 is two segments: spread over blocks for one row, added up inside a block for 17."""
-    num_out, num_in = 8448, 1024
+    """4352 x 1536 is three segments: spread over blocks for one row, added up inside a block for 65."""
+    num_out, num_in, num_rows = 4352, 1536, 65
     assert _testing.linear_config(1, num_out, num_in)["spread"]
-    assert not _testing.linear_config(17, num_out, num_in)["spread"]
-    assert _testing.linear_config(17, num_out, num_in)["num_segments"] == 2
-    weight, rows, bias = random(0, num_out, num_in), random(1, 17, num_in), random(2, num_out)
+    assert not _testing.linear_config(num_rows, num_out, num_in)["spread"]
+    assert _testing.linear_config(num_rows, num_out, num_in)["num_segments"] == 3
+    weight, rows, bias = random(0, num_out, num_in), random(1, num_rows, num_in), random(2, num_out)
     together = linear(weight, rows, bias=bias)
-    np.testing.assert_array_equal(bits(together[16:]), bits(linear(weight, rows[16:], bias=bias)))
+    for row in (0, num_rows - 1):
+        np.testing.assert_array_equal(
+            bits(together[row : row + 1]), bits(linear(weight, rows[row : row + 1], bias=bias))
+        )
 
 
 @pytest.mark.cuda
