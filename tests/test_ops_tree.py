@@ -17,7 +17,14 @@ from test_op_verify_chain import random_chains
 from eagle31rt import _testing
 
 BACKENDS = ["reference", *_testing.available_instruction_sets()]
-backends = pytest.mark.parametrize("backend", BACKENDS)
+backends = pytest.mark.usefixtures("device")  # tests that `pytest --device cuda` runs, too
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "backend" in metafunc.fixturenames:
+        on_cuda = metafunc.config.getoption("--device") == "cuda"
+        metafunc.parametrize("backend", ["cuda"] if on_cuda else BACKENDS)
+
 
 Candidates = list[tuple[float, int]]  # score, parent
 SCORES = [0.0, -0.0, -0.25, -0.5, -1.5, 1.0, -1e30, math.inf, -math.inf, math.nan]
@@ -265,7 +272,7 @@ def test_equality_gives_the_ids_of_plain_decoding(temperature: float) -> None:
     assert accepted_in_all > num * num_tokens / 5
 
 
-@pytest.mark.parametrize("backend", BACKENDS[1:])
+@backends
 @pytest.mark.parametrize("drawn", [True, False], ids=["drawn", "fixed"])
 def test_standard_equals_the_reference(backend: str, drawn: bool) -> None:
     for seed, vocab_size in [(4, 60), (5, 1100)]:
@@ -291,6 +298,11 @@ def test_links_that_do_not_ascend_end_the_walk(backend: str, method: str) -> Non
     trees["first_child"][3] = 0
     accepted, path, emitted = _testing.verify_tree(backend, method, logits, columns(4), 5, trees)
     assert accepted.tolist() == [2] and path.tolist() == [0, 2, 3, -1] and emitted.tolist() == [2, 2, 2, -1]
+
+
+def test_all_rows_are_sampled_where_they_run_side_by_side() -> None:
+    assert [_testing.samples_all_rows(64 * n, n) for n in (1, 8, 13, 14, 32, 512)] == [True] * 3 + [False] * 3
+    assert _testing.samples_all_rows(4 * 512, 512)  # chains: as many rounds of rows as of walks
 
 
 @pytest.mark.parametrize("method", ["block", "synthetic"])
