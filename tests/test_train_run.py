@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,3 +180,55 @@ def test_a_damaged_checkpoint_is_refused(
     (work / "checkpoint.pt").write_bytes(whole[: len(whole) // 2])
     assert main(train_arguments(target, tmp_path / "draft", "--resume", steps=24)) == 2
     assert "checkpoint.pt is not a checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"capture_layers": (1, 2, 3)}, "could be read in two ways"),
+        ({"capture_layers": (2, 1, 4)}, "must ascend within 0 to 4"),
+        ({"capture_layers": None}, "has no default capture layers"),
+        ({"self_generate": None}, "give --prompts FILE or --self-generate N"),
+        ({"self_generate": None, "prompts": "absent.jsonl"}, "there is no file absent.jsonl"),
+        ({"ttt_steps": 0}, "--ttt-steps must be 1 to 16, got 0"),
+        ({"chain_fraction": 1.5}, "--chain-fraction must be more than 0, at most 1"),
+        ({"max_tokens": 24, "max_new_tokens": 8}, "--max-tokens 24 is too small"),
+        ({"cache_gib": 1e-6}, "more than --cache-gib allows"),
+        ({"device": "tpu"}, "--device must be cpu or cuda"),
+    ],
+)
+def test_options_that_cannot_be(
+    target: Path, tmp_path: Path, options: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(train_arguments(target, tmp_path / "draft", **options)) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "draft").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "mamba"}, "mamba"),
+        ({"num_attention_heads": None}, "is not the config of a target"),
+        ({"vocab_size": 97}, "embed_tokens"),
+    ],
+)
+def test_targets_that_cannot_be(
+    target: Path, tmp_path: Path, change: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "target"
+    shutil.copytree(target, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, **change}))
+    assert main(train_arguments(other, tmp_path / "draft")) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert main(train_arguments(tmp_path / "absent", tmp_path / "draft")) == 2
+    assert "there is no directory" in capsys.readouterr().err
+
+
+def test_data_alone_is_enough_to_resume(target: Path, finished: Path, tmp_path: Path) -> None:
+    """Generated conversations carried to another work folder train there without prompts."""
+    shutil.copytree(finished.with_name("finished.work") / "data", tmp_path / "draft.work" / "data")
+    arguments = train_arguments(target, tmp_path / "draft", "--resume", steps=24, self_generate=None)
+    assert main(arguments) == 0
+    assert weights(tmp_path / "draft") == weights(finished)

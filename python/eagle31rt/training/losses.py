@@ -20,27 +20,18 @@ class StepLoss(NamedTuple):
 
 
 class _SoftCrossEntropy(torch.autograd.Function):
-    """sum_i CE(targets_i, softmax(states_i @ weight^T)), keeping one [rows, vocabulary] array instead of three."""
+    """sum_i CE(targets_i, softmax(logits_i)); keeps one [rows, vocabulary] array for the backward pass, not three."""
 
     @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, dtype: torch.dtype) -> Any:
-        states, weight = states.to(dtype), weight.to(dtype)
-        logits = F.linear(states, weight).float()
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> Any:
         normaliser = logits.logsumexp(-1, keepdim=True)
         loss = (normaliser.squeeze(-1) - (targets * logits).sum(-1)).sum()
-        agreed = (logits.argmax(-1) == targets.argmax(-1)).sum()
-        difference = logits.sub_(normaliser).exp_().sub_(targets).to(dtype)
-        ctx.save_for_backward(states, weight, difference)
-        ctx.mark_non_differentiable(agreed)
-        return loss, agreed
+        ctx.save_for_backward((logits - normaliser).exp_().sub_(targets))
+        return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        states, weight, difference = ctx.saved_tensors
-        scale = gradients[0]
-        for_states = (difference @ weight).float() * scale
-        for_weight = (difference.t() @ states).float() * scale if ctx.needs_input_grad[1] else None
-        return for_states, for_weight, None, None
+        return ctx.saved_tensors[0] * gradients[0], None
 
 
 class Teacher:
@@ -80,8 +71,9 @@ def step_losses(
         predicted = torch.where(inside, slots.row[step.slot] + k + 2, 0)
         chosen = torch.nonzero(inside & batch.counted[predicted]).squeeze(-1)
         targets = probabilities[predicted[chosen] - 1]
-        output = head.lm_head
-        loss, agreed = _SoftCrossEntropy.apply(step.normed[chosen], output.weight, targets, output.compute_dtype)
+        logits = head.lm_head(step.normed[chosen])
+        agreed = (logits.detach().argmax(-1) == targets.argmax(-1)).sum()
+        loss = _SoftCrossEntropy.apply(logits, targets)
         result.append(StepLoss(loss, agreed, len(chosen)))
     return result
 
