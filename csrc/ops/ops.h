@@ -20,6 +20,7 @@
 #include "ops/rope/rope.h"
 #include "ops/sample/sample.h"
 #include "ops/silu_mul/silu_mul.h"
+#include "ops/step_rows/step_rows.h"
 #include "ops/top_k/top_k.h"
 #include "ops/verify_chain/verify_chain.h"
 #include "ops/verify_tree/verify_tree.h"
@@ -46,7 +47,8 @@ struct ExecutionContext;
   X(build_tree, BuildTreeParams)           \
   X(verify_tree, VerifyTreeParams)         \
   X(compact_kv, CompactKvParams)           \
-  X(top_k, TopKParams)
+  X(top_k, TopKParams)                     \
+  X(step_rows, StepRowsParams)
 
 struct Ops {
   const char* name;  // "generic", "avx2", "avx512", "cuda"
