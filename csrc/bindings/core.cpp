@@ -5,6 +5,7 @@
 #include "bindings/error_translation.h"
 #include "device/cpu/thread_pool.h"
 #include "eagle31rt/engine.h"
+#include "ops/cuda_backend.h"
 #include "ops/ops.h"
 
 namespace py = pybind11;
@@ -26,6 +27,10 @@ void bind_config(py::module_& module) {
       .def_readwrite("max_num_batched_tokens", &EngineConfig::max_num_batched_tokens)
       .def_readwrite("kv_cache_memory_bytes", &EngineConfig::kv_cache_memory_bytes)
       .def_readwrite("num_threads", &EngineConfig::num_threads)
+      .def_readwrite("device", &EngineConfig::device)
+      .def_readwrite("gpu_memory_utilization", &EngineConfig::gpu_memory_utilization)
+      .def_readwrite("enforce_eager", &EngineConfig::enforce_eager)
+      .def_readwrite("decode_state", &EngineConfig::decode_state)
       .def_readwrite("num_speculative_tokens", &EngineConfig::num_speculative_tokens)
       .def_readwrite("rejection_sample_method", &EngineConfig::rejection_sample_method)
       .def_readwrite("draft_sample_method", &EngineConfig::draft_sample_method)
@@ -67,11 +72,11 @@ void bind_outputs(py::module_& module) {
 }
 
 py::dict info_dict(const EngineInfo& info) {
-  return py::dict(py::arg("instruction_set") = info.instruction_set, py::arg("num_threads") = info.num_threads,
-                  py::arg("vocab_size") = info.vocab_size, py::arg("max_model_len") = info.max_model_len,
-                  py::arg("page_size") = info.page_size, py::arg("num_pages") = info.num_pages,
-                  py::arg("num_free_pages") = info.num_free_pages, py::arg("weight_bytes") = info.weight_bytes,
-                  py::arg("draft_weight_bytes") = info.draft_weight_bytes,
+  return py::dict(py::arg("device") = info.device, py::arg("instruction_set") = info.instruction_set,
+                  py::arg("num_threads") = info.num_threads, py::arg("vocab_size") = info.vocab_size,
+                  py::arg("max_model_len") = info.max_model_len, py::arg("page_size") = info.page_size,
+                  py::arg("num_pages") = info.num_pages, py::arg("num_free_pages") = info.num_free_pages,
+                  py::arg("weight_bytes") = info.weight_bytes, py::arg("draft_weight_bytes") = info.draft_weight_bytes,
                   py::arg("kv_cache_bytes") = info.kv_cache_bytes, py::arg("eos_token_ids") = info.eos_token_ids,
                   py::arg("capture_layers") = info.capture_layers, py::arg("capture_rule") = info.capture_rule,
                   py::arg("dtype") = info.dtype, py::arg("kv_cache_dtype") = info.kv_cache_dtype,
@@ -129,6 +134,19 @@ py::dict cpu_info() {
                   py::arg("num_physical_cores") = num_physical_cores());
 }
 
+py::dict cuda_info() {
+  const CudaDescription description = cuda_backend().describe();
+  py::list devices;
+  for (const DeviceInfo& device : description.devices) {
+    devices.append(py::dict(py::arg("name") = device.name, py::arg("compute_capability") = device.compute_capability,
+                            py::arg("num_multiprocessors") = device.num_multiprocessors,
+                            py::arg("total_memory") = device.total_memory));
+  }
+  return py::dict(py::arg("runtime_version") = description.runtime_version,
+                  py::arg("driver_version") = description.driver_version, py::arg("devices") = devices,
+                  py::arg("problem") = description.problem);
+}
+
 }  // namespace
 
 }  // namespace eagle31rt
@@ -141,4 +159,5 @@ PYBIND11_MODULE(_core, module) {
   bind_outputs(module);
   bind_engine(module);
   module.def("cpu_info", &cpu_info);
+  module.def("cuda_info", &cuda_info);
 }

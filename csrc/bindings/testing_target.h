@@ -51,7 +51,8 @@ struct LoadedTarget {
     std::vector<int32_t> rows(static_cast<size_t>(count));
     std::iota(rows.begin(), rows.end(), 0);
     if (logits == nullptr) rows.clear();
-    decoder->forward(batch, rows, {.logits = logits, .captured = captured}, *kv, context);
+    decoder->forward(batch.view(), {rows.data(), static_cast<int64_t>(rows.size())},
+                     {.logits = logits, .captured = captured}, *kv, context);
   }
 };
 

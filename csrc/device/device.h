@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "device/aligned_buffer.h"
+
 namespace eagle31rt {
 
 enum class DeviceKind { kCpu, kCuda };
@@ -34,10 +36,16 @@ class Device {
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
   virtual DeviceInfo info() const = 0;
+  // To be called by a thread before anything else, if another may have used the device since. Cheap.
+  virtual void make_current() noexcept {}
+
+  // True where the host reads and writes the device's memory directly and operators have run when they return.
+  virtual bool is_host() const = 0;
 
   // Aligned to 256 bytes, contents undefined. Throws Error(kResource). Freed memory may be handed out again at once:
-  // the order of the stream keeps earlier work from seeing later contents.
-  virtual void* allocate(size_t num_bytes) = 0;
+  // the order of the stream keeps earlier work from seeing later contents. huge_pages: a hint for memory that is
+  // streamed, on the CPU.
+  virtual void* allocate(size_t num_bytes, HugePages huge_pages = HugePages::kNo) = 0;
   virtual void deallocate(void* memory) noexcept = 0;
   // Host memory that copies to and from the device can read and write without staging.
   virtual void* allocate_host(size_t num_bytes) = 0;
@@ -58,9 +66,12 @@ class Device {
   // At least num_bytes of scratch memory, valid for the operator that is being called. Grows outside of captures only.
   virtual void* workspace(size_t num_bytes) = 0;
 
-  // Between these two calls operators and copies are recorded instead of run.
+  // Between these two calls operators and copies are recorded instead of run. Memory that they use must stay in place
+  // for as long as the graph is kept.
+  virtual bool has_graphs() const { return false; }
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
+  virtual void abandon_capture() noexcept = 0;  // after an error between the two; harmless when nothing is captured
   virtual void launch(DeviceGraph& graph) = 0;
 
   // The stream, as the backend's operators know it (cudaStream_t); null on the CPU.
@@ -74,8 +85,8 @@ Device& cpu_device();
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  DeviceBuffer(Device& device, size_t num_bytes)
-      : device_(&device), data_(num_bytes == 0 ? nullptr : device.allocate(num_bytes)), size_(num_bytes) {}
+  DeviceBuffer(Device& device, size_t num_bytes, HugePages huge_pages = HugePages::kNo)
+      : device_(&device), data_(num_bytes == 0 ? nullptr : device.allocate(num_bytes, huge_pages)), size_(num_bytes) {}
   ~DeviceBuffer() {
     if (data_ != nullptr) device_->deallocate(data_);
   }

@@ -1,5 +1,6 @@
 #include "engine/config_check.h"
 
+#include <charconv>
 #include <cmath>
 
 #include "base/check.h"
@@ -59,6 +60,29 @@ VerifyMethod parse_verify_method(const std::string& name) {
        "\"; give equality, standard, block or synthetic");
 }
 
+int32_t parse_device(const std::string& name) {
+  if (name == "cpu") return -1;
+  if (name == "cuda") return 0;
+  int32_t index = -1;
+  if (name.starts_with("cuda:")) {
+    const char* end = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(name.data() + 5, end, index);
+    if (error != std::errc() || stop != end) index = -1;
+  }
+  E31_CHECK(index >= 0, kInvalidArgument, "device is \"", name, "\"; give cpu, cuda or cuda:N");
+  return index;
+}
+
+void check_device(const EngineConfig& config) {
+  const bool on_cpu = parse_device(config.device) < 0;
+  E31_CHECK(config.gpu_memory_utilization > 0 && config.gpu_memory_utilization <= 1, kInvalidArgument,
+            "gpu_memory_utilization is ", config.gpu_memory_utilization, "; give a number above 0 and up to 1");
+  const std::string& state = config.decode_state;
+  E31_CHECK(state == "auto" || state == "host" || state == "device", kInvalidArgument, "decode_state is \"", state,
+            "\"; give auto, host or device");
+  E31_CHECK(on_cpu || state != "host", kInvalidArgument, "decode_state host needs device cpu, not ", config.device);
+}
+
 void check_engine_config(const EngineConfig& config) {
   E31_CHECK(!config.model.empty(), kInvalidArgument, "model is empty; give the directory of a checkpoint");
   if (config.dtype != "auto") parse_floating_point_dtype(config.dtype);
@@ -69,6 +93,7 @@ void check_engine_config(const EngineConfig& config) {
   check_range("max_num_batched_tokens", config.max_num_batched_tokens, 1, 1 << 20);
   check_range("kv_cache_memory_bytes", config.kv_cache_memory_bytes, 0, int64_t{1} << 50);
   check_range("num_threads", config.num_threads, 0, 1024);
+  check_device(config);
   check_speculation(config);
 }
 

@@ -11,4 +11,7 @@ void check_engine_config(const EngineConfig& config);
 
 VerifyMethod parse_verify_method(const std::string& name);
 
+// Number of the GPU that "cuda" or "cuda:N" names; -1 for "cpu". Throws Error(kInvalidArgument).
+int32_t parse_device(const std::string& name);
+
 }  // namespace eagle31rt

@@ -28,6 +28,7 @@ const char* finish_reason_name(FinishReason reason) {
 }
 
 void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params) {
+  check_not_lost();
   const int32_t vocab_size = decoder_->config().vocab_size;
   check_sampling_params(params, vocab_size);
   E31_CHECK(ids_.count(request_id) == 0, kInvalidArgument, "request_id ", request_id, " is in use");
@@ -72,8 +73,8 @@ void Engine::Impl::admit(bool with_drafter) {
     RequestState& request = *waiting_.front();
     if (!page_pool_->allocate(page_pool_->pages_for(request.max_kv_entries()), request.pages)) return;
     if (with_drafter && drafter_ && request.num_speculative_tokens > 0) {
-      request.slot = free_slots_.back();
-      free_slots_.pop_back();
+      take_slot(request);
+      request.is_drafting = true;
       drafter_->begin(request.slot);
     }
     running_.push_back(std::move(waiting_.front()));
@@ -87,11 +88,17 @@ void Engine::Impl::release(RequestState& request) {
   release_slot(request);
 }
 
+void Engine::Impl::take_slot(RequestState& request) {
+  request.slot = free_slots_.back();
+  free_slots_.pop_back();
+}
+
 void Engine::Impl::release_slot(RequestState& request) {
   if (request.slot < 0) return;
-  drafter_->release(request.slot);
+  if (drafter_) drafter_->release(request.slot);
   free_slots_.push_back(request.slot);
   request.slot = -1;
+  request.is_drafting = false;
 }
 
 void Engine::Impl::retire_finished() {
@@ -128,7 +135,7 @@ void Engine::Impl::check() const {
       owned[static_cast<size_t>(page)] = true;
       ++num_owned;
     }
-    if (request->slot >= 0) E31_INVARIANT(drafter_->num_observed(request->slot) == request->num_computed);
+    if (drafter_ && request->slot >= 0) E31_INVARIANT(drafter_->num_observed(request->slot) == request->num_computed);
   }
   for (const auto& request : waiting_) E31_INVARIANT(request->pages.empty() && request->slot < 0);
   E31_INVARIANT(num_owned + page_pool_->num_free() == page_pool_->num_pages());
@@ -157,6 +164,7 @@ class Engine::Impl::Use {
               "the engine belongs to the process that made it; make one in the child after fork");
     E31_CHECK(!impl.in_use_.exchange(true), kInvalidArgument,
               "the engine is in use by another thread; call it from one thread at a time");
+    impl.device_.make_current();
   }
   ~Use() { impl_.in_use_.store(false); }
   Use(const Use&) = delete;
@@ -166,7 +174,14 @@ class Engine::Impl::Use {
   Impl& impl_;
 };
 
-Engine::Engine(const EngineConfig& config) : impl_(std::make_unique<Impl>(config)) {}
+Engine::Engine(const EngineConfig& config) : impl_(std::make_unique<Impl>(config, open_backend(config))) {}
+Engine EngineAccess::make(const EngineConfig& config, Backend backend) {
+  Engine engine;
+  engine.impl_ = std::make_unique<Engine::Impl>(config, std::move(backend));
+  return engine;
+}
+
+Engine::Engine() = default;
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;

@@ -1,5 +1,5 @@
-// Inside of Engine: what a step needs. Loading is in load.cpp, the batched step in step.cpp, the oracle in
-// step_simple.cpp, the life of requests in engine.cpp.
+// Inside of Engine: what a step needs. Loading is in load.cpp, the batched step in step.cpp (state on the host) and
+// step_on_device.cpp (state on the device), the oracle in step_simple.cpp, the life of requests in engine.cpp.
 #pragma once
 
 #include <unistd.h>
@@ -13,20 +13,37 @@
 
 #include "device/execution_context.h"
 #include "eagle31rt/engine.h"
+#include "engine/device_runner.h"
 #include "engine/page_pool.h"
 #include "engine/request_state.h"
 #include "engine/step_batch.h"
+#include "engine/upload_buffer.h"
 #include "model/decoder.h"
 #include "model/eagle_draft.h"
 #include "spec/drafter.h"
 
 namespace eagle31rt {
 
+// Where an engine runs.
+struct Backend {
+  std::unique_ptr<Device> owned;  // null: the device outlives every engine
+  Device* device;
+  const Ops* ops;
+};
+
+// The backend that config.device names. Throws Error(kDevice) if it is not there.
+Backend open_backend(const EngineConfig& config);
+
+// Engines over devices that tests make.
+struct EngineAccess {
+  static Engine make(const EngineConfig& config, Backend backend);
+};
+
 class Engine::Impl {
  public:
   class Use;  // held by every call that changes the engine
 
-  explicit Impl(const EngineConfig& config);
+  Impl(const EngineConfig& config, Backend backend);
 
   void add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params);
   bool cancel(int64_t request_id);
@@ -42,12 +59,16 @@ class Engine::Impl {
 
   // load.cpp
   void load_models();
-  void choose_lengths_and_pages();
+  void choose_length(const DecoderConfig& target);
+  void make_step_loop();
+  void make_pages();
+  int64_t available_kv_bytes() const;
 
   // engine.cpp
   void admit(bool with_drafter);
   void retire_finished();
   void release(RequestState& request);
+  void take_slot(RequestState& request);
   void release_slot(RequestState& request);
 
   // step.cpp
@@ -56,15 +77,24 @@ class Engine::Impl {
   void propose(std::vector<ScheduledRequest>& scheduled);
   void forward();
   void verify();
-  std::vector<StepOutput> commit();
+  std::vector<StepOutput> commit(std::span<const ScheduledRequest> scheduled, const int32_t* emitted);
   void observe(const std::vector<int32_t>& computed_before);
   void stop_drafting();
+
+  // step_on_device.cpp
+  std::vector<StepOutput> step_on_device();
+  std::vector<RequestState*> enter_running();
+  std::vector<StepOutput> fail_step(const std::string& reason, const std::unordered_set<const RequestState*>& failed);
+  void check_not_lost() const;
 
   const pid_t process_ = getpid();
   std::atomic<bool> in_use_{false};
 
   EngineConfig config_;
   VerifyMethod method_;
+  std::unique_ptr<Device> owned_device_;
+  Device& device_;
+  std::string lost_reason_;  // the device's state is gone; empty while it works
   ThreadPool pool_;
   Profiler profiler_;
   ExecutionContext context_;
@@ -74,9 +104,11 @@ class Engine::Impl {
   std::unique_ptr<EagleDraft> draft_;
   DType weight_dtype_ = DType::kFloat32, kv_dtype_ = DType::kFloat32;
   int32_t max_model_len_ = 0;
-  std::unique_ptr<KvStorage> target_kv_, draft_kv_;
+  KvStorage target_kv_, draft_kv_;
   std::unique_ptr<PagePool> page_pool_;
+  // One of two loops: state on the host, with a drafter if there is a draft, or on the device.
   std::unique_ptr<Drafter> drafter_;
+  std::unique_ptr<DeviceRunner> runner_;
   std::vector<int32_t> free_slots_;
 
   std::deque<std::unique_ptr<RequestState>> waiting_;
@@ -87,6 +119,7 @@ class Engine::Impl {
   StepBatch batch_;
   Proposals proposals_;
   Scratch logits_, captured_;
+  UploadBuffer upload_;
   EngineProfile profile_;
 };
 

@@ -8,6 +8,7 @@
 #include "engine/config_check.h"
 #include "engine/engine_impl.h"
 #include "model/checkpoint.h"
+#include "ops/cuda_backend.h"
 #include "ops/ops.h"
 #include "spec/chain_drafter.h"
 
@@ -39,14 +40,31 @@ DType chosen_dtype(const std::string& name, DType automatic) {
 
 }  // namespace
 
-Engine::Impl::Impl(const EngineConfig& config)
+Backend open_backend(const EngineConfig& config) {
+  check_engine_config(config);
+  const int32_t index = parse_device(config.device);
+  if (index < 0) return {nullptr, &cpu_device(), &cpu_ops()};
+  const CudaBackend& backend = cuda_backend();
+  std::unique_ptr<Device> device = backend.open_device(index);
+  Device* opened = device.get();
+  return {std::move(device), opened, backend.ops};
+}
+
+Engine::Impl::Impl(const EngineConfig& config, Backend backend)
     : config_(config),
-      method_((check_engine_config(config), parse_verify_method(config.rejection_sample_method))),
+      method_(parse_verify_method(config.rejection_sample_method)),
+      owned_device_(std::move(backend.owned)),
+      device_(*backend.device),
       pool_(config.num_threads),
-      context_{pool_, cpu_ops(), config.profile ? &profiler_ : nullptr},
-      draft_context_{pool_, cpu_ops(), nullptr} {
+      context_{pool_, *backend.ops, config.profile && device_.is_host() ? &profiler_ : nullptr,
+               device_.is_host() ? nullptr : &device_},
+      draft_context_{pool_, *backend.ops, nullptr, context_.device},
+      logits_(device_),
+      captured_(device_),
+      upload_(device_) {
   load_models();
-  choose_lengths_and_pages();
+  make_step_loop();
+  make_pages();
 }
 
 void Engine::Impl::load_models() {
@@ -58,24 +76,64 @@ void Engine::Impl::load_models() {
     const DraftOverrides overrides{config_.capture_layers, config_.layer_id_convention, config_.feedback};
     draft_config = parse_draft_config(config_text(config_.draft), target_config, overrides, config_.draft);
   }
+  choose_length(target_config);
   weight_dtype_ = chosen_dtype(config_.dtype, target_config.dtype);
   kv_dtype_ = chosen_dtype(config_.kv_cache_dtype, weight_dtype_);
-  DecoderWeights target_weights = load_decoder_weights(Checkpoint::open(config_.model), target_config, weight_dtype_);
+  DecoderWeights target_weights =
+      load_decoder_weights(Checkpoint::open(config_.model), target_config, weight_dtype_, device_);
   decoder_ = std::make_unique<Decoder>(target_config, std::move(target_weights),
-                                       draft_config ? draft_config->capture_layers : std::vector<int32_t>());
+                                       draft_config ? draft_config->capture_layers : std::vector<int32_t>(), device_,
+                                       max_model_len_);
   if (!draft_config) return;
   DraftWeights draft_weights =
-      load_draft_weights(Checkpoint::open(config_.draft), *draft_config, target_config, weight_dtype_);
-  draft_ = std::make_unique<EagleDraft>(*draft_config, std::move(draft_weights), *decoder_);
+      load_draft_weights(Checkpoint::open(config_.draft), *draft_config, target_config, weight_dtype_, device_);
+  draft_ = std::make_unique<EagleDraft>(*draft_config, std::move(draft_weights), *decoder_, device_, max_model_len_);
 }
 
-void Engine::Impl::choose_lengths_and_pages() {
-  const int32_t model_limit = decoder_->config().max_position_embeddings;
+void Engine::Impl::choose_length(const DecoderConfig& target) {
+  const int32_t model_limit = target.max_position_embeddings;
   max_model_len_ = config_.max_model_len > 0 ? config_.max_model_len : model_limit;
   E31_CHECK(max_model_len_ <= model_limit, kInvalidArgument, "max_model_len is ", max_model_len_,
             "; the model's max_position_embeddings is ", model_limit);
   E31_CHECK(max_model_len_ >= 2, kInvalidArgument, "max_model_len is ", max_model_len_, "; give 2 or more");
+}
 
+void Engine::Impl::make_step_loop() {
+  for (int32_t slot = config_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  const bool draw = config_.draft_sample_method == "probabilistic";
+  if (config_.decode_state == "device" || !device_.is_host()) {
+    const DeviceModels models{*decoder_, target_kv_, draft_.get(), draft_ ? &draft_kv_ : nullptr, context_, device_};
+    runner_ = std::make_unique<DeviceRunner>(
+        models, DeviceStepConfig{.max_num_seqs = config_.max_num_seqs,
+                                 .page_size = config_.page_size,
+                                 .max_model_len = max_model_len_,
+                                 .max_drafts = config_.num_speculative_tokens,
+                                 .max_prompt_rows = config_.max_num_batched_tokens,
+                                 .method = method_,
+                                 .draw_drafts = draw,
+                                 .rates = conditional_rates(config_.synthetic_acceptance_rates),
+                                 .use_graphs = device_.has_graphs() && !config_.enforce_eager});
+  } else if (draft_) {
+    drafter_ = std::make_unique<ChainDrafter>(
+        *draft_, draft_kv_,
+        ChainDrafter::Config{.num_slots = config_.max_num_seqs, .page_size = config_.page_size, .draw = draw});
+  }
+}
+
+// What the KV cache may take if nothing is said: everything else of the engine is allocated by now. 0: no limit known.
+int64_t Engine::Impl::available_kv_bytes() const {
+  if (device_.is_host()) return available_memory_bytes() / 4;
+  const DeviceInfo info = device_.info();
+  const double budget = config_.gpu_memory_utilization * static_cast<double>(info.total_memory);
+  const int64_t left = static_cast<int64_t>(budget) - (info.total_memory - info.free_memory);
+  E31_CHECK(left > 0, kResource, "no memory is left for the KV cache: ", info.total_memory - info.free_memory, " of ",
+            info.total_memory, " bytes are in use on ", info.name, " and gpu_memory_utilization is ",
+            config_.gpu_memory_utilization, "; raise it, lower max_num_seqs, num_speculative_tokens or ",
+            "max_num_batched_tokens, or free GPU memory");
+  return left;
+}
+
+void Engine::Impl::make_pages() {
   const KvShape target_shape = decoder_->kv_shape(kv_dtype_);
   int64_t bytes_per_page = target_shape.bytes_per_token() * config_.page_size;
   if (draft_) bytes_per_page += draft_->kv_shape(kv_dtype_).bytes_per_token() * config_.page_size;
@@ -84,28 +142,23 @@ void Engine::Impl::choose_lengths_and_pages() {
   int64_t num_pages = pages_per_sequence * config_.max_num_seqs;
   if (config_.kv_cache_memory_bytes > 0) {
     num_pages = std::min(num_pages, config_.kv_cache_memory_bytes / bytes_per_page);
-  } else if (const int64_t available = available_memory_bytes(); available > 0) {
-    num_pages = std::min(num_pages, available / 4 / bytes_per_page);
+  } else if (const int64_t available = available_kv_bytes(); available > 0) {
+    num_pages = std::min(num_pages, available / bytes_per_page);
   }
   E31_CHECK(num_pages >= 1, kInvalidArgument, "kv_cache_memory_bytes gives ", num_pages, " pages of ", bytes_per_page,
             " bytes; give room for at least one page");
   num_pages = std::min<int64_t>(num_pages, INT32_MAX);
 
   page_pool_ = std::make_unique<PagePool>(num_pages, config_.page_size);
-  target_kv_ = std::make_unique<KvStorage>(target_shape, num_pages, config_.page_size);
-  if (!draft_) return;
-  draft_kv_ = std::make_unique<KvStorage>(draft_->kv_shape(kv_dtype_), num_pages, config_.page_size);
-  drafter_ =
-      std::make_unique<ChainDrafter>(*draft_, *draft_kv_,
-                                     ChainDrafter::Config{.num_slots = config_.max_num_seqs,
-                                                          .page_size = config_.page_size,
-                                                          .draw = config_.draft_sample_method == "probabilistic"});
-  for (int32_t slot = config_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  target_kv_ = KvStorage(target_shape, num_pages, config_.page_size, device_);
+  if (draft_) draft_kv_ = KvStorage(draft_->kv_shape(kv_dtype_), num_pages, config_.page_size, device_);
 }
 
 EngineInfo Engine::Impl::info() const {
   const int64_t tokens = page_pool_->num_pages() * config_.page_size;
   EngineInfo info;
+  info.device =
+      config_.device == "cpu" ? "cpu" : concat("cuda:", parse_device(config_.device), " (", device_.info().name, ")");
   info.instruction_set = context_.ops.name;
   info.num_threads = pool_.num_threads();
   info.vocab_size = decoder_->config().vocab_size;

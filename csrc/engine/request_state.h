@@ -28,7 +28,8 @@ struct RequestState {
   int32_t num_speculative_tokens = 0;      // K of this request
   int32_t num_computed = 0;
   std::vector<int32_t> pages;
-  int32_t slot = -1;  // the drafter's; -1 = never drafts
+  int32_t slot = -1;         // the drafter's, or in the state of a device; -1 = none
+  bool is_drafting = false;  // the draft has followed it from its first token
   FinishReason finish_reason = FinishReason::kNone;
   SpeculationMetrics metrics;
 

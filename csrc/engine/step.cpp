@@ -22,7 +22,7 @@ std::vector<ScheduledRequest> Engine::Impl::schedule_decode() {
   std::vector<ScheduledRequest> scheduled;
   for (const auto& request : running_) {
     if (!request->decoding()) continue;
-    const int32_t drafts = request->slot >= 0 ? request->num_draft_tokens_wanted() : 0;
+    const int32_t drafts = request->is_drafting ? request->num_draft_tokens_wanted() : 0;
     scheduled.push_back({.request = request.get(), .num_rows = 1 + drafts, .num_drafts = drafts});
   }
   return scheduled;
@@ -65,7 +65,8 @@ void Engine::Impl::forward() {
   const Decoder::Output output{
       .logits = logits_.get(num_logit_rows * decoder_->config().vocab_size),
       .captured = capture ? captured_.get(batch_.forward().num_rows() * decoder_->captured_size()) : nullptr};
-  decoder_->forward(batch_.forward(), batch_.logit_rows(), output, *target_kv_, context_);
+  decoder_->forward(batch_.forward().view(), {batch_.logit_rows().data(), num_logit_rows}, output, target_kv_,
+                    context_);
 }
 
 void Engine::Impl::verify() {
@@ -76,9 +77,9 @@ void Engine::Impl::verify() {
                 config_.synthetic_acceptance_rates, context_);
 }
 
-std::vector<StepOutput> Engine::Impl::commit() {
+std::vector<StepOutput> Engine::Impl::commit(std::span<const ScheduledRequest> scheduled, const int32_t* emitted) {
   std::vector<StepOutput> outputs;
-  for (const ScheduledRequest& entry : batch_.scheduled()) {
+  for (const ScheduledRequest& entry : scheduled) {
     RequestState& request = *entry.request;
     if (!entry.needs_logits) {
       request.num_computed += entry.num_rows;
@@ -89,9 +90,10 @@ std::vector<StepOutput> Engine::Impl::commit() {
       commit_error(request, no_finite_logit(request), output);
       continue;
     }
-    if (entry.num_drafts > 0) drafter_->accept(request.slot, entry.num_accepted);
+    if (drafter_ && entry.num_drafts > 0) drafter_->accept(request.slot, entry.num_accepted);
     request.num_computed += entry.num_rows - entry.num_drafts + entry.num_accepted;
-    commit_run(request, batch_.run_of(entry), entry.num_drafts, output);
+    const std::span<const int32_t> run{emitted + entry.first_logit_row, static_cast<size_t>(entry.num_accepted) + 1};
+    commit_run(request, run, entry.num_drafts, output);
   }
   return outputs;
 }
@@ -129,6 +131,7 @@ void Engine::Impl::stop_drafting() {
 }
 
 std::vector<StepOutput> Engine::Impl::step() {
+  if (runner_) return step_on_device();
   const auto start = std::chrono::steady_clock::now();
   admit(/*with_drafter=*/true);
   if (running_.empty()) return {};
@@ -140,7 +143,7 @@ std::vector<StepOutput> Engine::Impl::step() {
   for (const ScheduledRequest& entry : batch_.scheduled()) computed_before.push_back(entry.request->num_computed);
   forward();
   verify();
-  std::vector<StepOutput> outputs = commit();
+  std::vector<StepOutput> outputs = commit(batch_.scheduled(), batch_.emitted());
   observe(computed_before);
   retire_finished();
   profile_.num_steps += 1;

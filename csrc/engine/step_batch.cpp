@@ -14,6 +14,31 @@ int group_of(const ScheduledRequest& scheduled) { return !scheduled.needs_logits
 
 }  // namespace
 
+SamplingRow sampling_row(const RequestState& request, int64_t position) {
+  const SamplingParams& params = request.params;
+  return {.temperature = params.temperature,
+          .top_k = params.top_k,
+          .top_p = params.top_p,
+          .min_p = params.min_p,
+          .seed = params.seed,
+          .position = position};
+}
+
+void append_masked_ids(const RequestState& request, int32_t position, std::vector<int32_t>& ids) {
+  // The token would be output number position - prompt_length, counted from 0.
+  if (position - request.prompt_length >= request.params.min_tokens) return;
+  ids.insert(ids.end(), request.delayed_token_ids.begin(), request.delayed_token_ids.end());
+}
+
+std::vector<float> conditional_rates(std::span<const double> rates) {
+  std::vector<float> conditional;
+  for (size_t i = 0; i < rates.size(); ++i) {
+    const double before = i == 0 ? 1.0 : rates[i - 1];
+    conditional.push_back(before > 0 ? static_cast<float>(rates[i] / before) : 0.0f);
+  }
+  return conditional;
+}
+
 void StepBatch::build(std::vector<ScheduledRequest> scheduled, const Proposals& proposals, int32_t page_size) {
   scheduled_ = std::move(scheduled);
   std::stable_sort(scheduled_.begin(), scheduled_.end(),
@@ -51,17 +76,8 @@ void StepBatch::add_rows(ScheduledRequest& scheduled, const Proposals& proposals
 }
 
 void StepBatch::add_sampling_row(const RequestState& request, int32_t position, int32_t draft) {
-  const SamplingParams& params = request.params;
-  sampling_.push_back({.temperature = params.temperature,
-                       .top_k = params.top_k,
-                       .top_p = params.top_p,
-                       .min_p = params.min_p,
-                       .seed = params.seed,
-                       .position = position});
-  // The row's token would be output number position - prompt_length, counted from 0.
-  if (position - request.prompt_length < params.min_tokens) {
-    masked_ids_.insert(masked_ids_.end(), request.delayed_token_ids.begin(), request.delayed_token_ids.end());
-  }
+  sampling_.push_back(sampling_row(request, position));
+  append_masked_ids(request, position, masked_ids_);
   masked_begin_.push_back(static_cast<int32_t>(masked_ids_.size()));
   draft_ids_.push_back(draft);
 }
@@ -77,15 +93,11 @@ void StepBatch::gather_draft_laws(const Proposals& proposals) {
   }
 }
 
-// Rates are unconditional; a walk needs P(draft i stands | those before it did).
 void StepBatch::gather_rates(std::span<const double> rates) {
+  const std::vector<float> conditional = conditional_rates(rates);
   rates_.assign(logit_rows_.size(), 0.0f);
   for (const ScheduledRequest& entry : scheduled_) {
-    for (int32_t i = 0; i < entry.num_drafts; ++i) {
-      const double before = i == 0 ? 1.0 : rates[static_cast<size_t>(i - 1)];
-      const double rate = rates[static_cast<size_t>(i)];
-      rates_[static_cast<size_t>(entry.first_logit_row + i)] = before > 0 ? static_cast<float>(rate / before) : 0.0f;
-    }
+    std::copy_n(conditional.begin(), entry.num_drafts, rates_.begin() + entry.first_logit_row);
   }
 }
 

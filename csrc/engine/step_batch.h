@@ -22,9 +22,16 @@ struct ScheduledRequest {
   bool needs_logits = true;
   size_t proposal = 0;  // index into the step's proposals, if num_drafts > 0
   // Filled after verification.
-  int32_t first_logit_row = -1;
-  int32_t num_accepted = 0;  // -1: a row had no finite logit
+  int32_t first_logit_row = -1;  // where its emitted ids begin
+  int32_t num_accepted = 0;      // -1: a row had no finite logit
 };
+
+// The law of the token at `position`.
+SamplingRow sampling_row(const RequestState& request, int64_t position);
+// Appends the ids that min_tokens holds back for the token at `position`.
+void append_masked_ids(const RequestState& request, int32_t position, std::vector<int32_t>& ids);
+// P(draft i stands | those before it did) from unconditional rates.
+std::vector<float> conditional_rates(std::span<const double> rates);
 
 class StepBatch {
  public:
@@ -39,10 +46,8 @@ class StepBatch {
   void verify(const float* logits, int64_t vocab_size, VerifyMethod method, const Proposals& proposals,
               std::span<const int32_t> draft_to_target, std::span<const double> rates, ExecutionContext& context);
 
-  // Accepted drafts and the token after them; only for a request with num_accepted >= 0.
-  std::span<const int32_t> run_of(const ScheduledRequest& scheduled) const {
-    return {&emitted_[static_cast<size_t>(scheduled.first_logit_row)], static_cast<size_t>(scheduled.num_accepted) + 1};
-  }
+  // Of the last verification: from first_logit_row of a request its accepted drafts and the token after them.
+  const int32_t* emitted() const { return emitted_.data(); }
 
  private:
   void add_rows(ScheduledRequest& scheduled, const Proposals& proposals, int32_t page_size);

@@ -8,6 +8,7 @@
 namespace eagle31rt {
 
 std::vector<StepOutput> Engine::Impl::step_simple() {
+  check_not_lost();
   admit(/*with_drafter=*/false);
   if (running_.empty()) return {};
   RequestState& request = *running_.front();
@@ -19,30 +20,37 @@ std::vector<StepOutput> Engine::Impl::step_simple() {
   batch.clear(static_cast<int32_t>(request.pages.size()));
   batch.add_request(std::span(request.tokens).subspan(static_cast<size_t>(request.num_computed)), request.pages,
                     config_.page_size, request.num_computed, /*first_visible_entry=*/0, /*position_offset=*/0);
-  const int32_t last_row = static_cast<int32_t>(batch.num_rows()) - 1;
-  float* logits = logits_.get(decoder_->config().vocab_size);
-  decoder_->forward(batch, {&last_row, 1}, {.logits = logits, .captured = nullptr}, *target_kv_, context_);
-  request.num_computed = request.length();
+  // Ids that min_tokens holds back from the new token.
+  std::vector<int32_t> masked_ids;
+  append_masked_ids(request, request.length(), masked_ids);
 
-  const SamplingParams& params = request.params;
-  const SamplingRow row{.temperature = params.temperature,
-                        .top_k = params.top_k,
-                        .top_p = params.top_p,
-                        .min_p = params.min_p,
-                        .seed = params.seed,
-                        .position = request.length()};
-  const bool delayed = request.num_output_tokens() < params.min_tokens;
-  const int32_t masked_begin[2] = {0, delayed ? static_cast<int32_t>(request.delayed_token_ids.size()) : 0};
-  int32_t token = -1;
+  upload_.clear();
+  const auto rows_at = upload_.add(batch);
+  const auto last_row_at = upload_.add(std::vector{static_cast<int32_t>(batch.num_rows()) - 1});
+  const auto sampling_at = upload_.add(std::vector{sampling_row(request, request.length())});
+  const auto masked_begin_at = upload_.add(std::vector{0, static_cast<int32_t>(masked_ids.size())});
+  const auto masked_ids_at = upload_.add(masked_ids);
+  const auto token_at = upload_.add(std::vector{-1});
+  upload_.send();
+
+  const int64_t vocab_size = decoder_->config().vocab_size;
+  float* logits = logits_.get(vocab_size);
+  decoder_->forward(upload_.at(rows_at), {.indices = upload_.at(last_row_at), .count = 1},
+                    {.logits = logits, .captured = nullptr}, target_kv_, context_);
+  auto* token_on_device = const_cast<int32_t*>(upload_.at(token_at));
   context_.ops.sample({.logits = logits,
-                       .rows = &row,
-                       .masked_begin = masked_begin,
-                       .masked_ids = request.delayed_token_ids.data(),
-                       .token_ids = &token,
+                       .rows = upload_.at(sampling_at),
+                       .masked_begin = upload_.at(masked_begin_at),
+                       .masked_ids = upload_.at(masked_ids_at),
+                       .token_ids = token_on_device,
                        .num_rows = 1,
-                       .vocab_size = decoder_->config().vocab_size,
-                       .logits_stride = decoder_->config().vocab_size},
+                       .vocab_size = vocab_size,
+                       .logits_stride = vocab_size},
                       context_);
+  int32_t token = -1;
+  device_.copy_to_host(&token, token_on_device, sizeof(token));
+  device_.synchronize();
+  request.num_computed = request.length();
 
   std::vector<StepOutput> outputs(1);
   if (token < 0) {

@@ -1,6 +1,5 @@
 #include "model/decoder.h"
 
-#include <cstring>
 #include <utility>
 
 #include "ops/ops.h"
@@ -19,62 +18,88 @@ LayerShape decoder_layer_shape(const DecoderConfig& config) {
           .rms_norm_eps = config.rms_norm_eps};
 }
 
-Decoder::Decoder(DecoderConfig config, DecoderWeights weights, std::vector<int32_t> capture_layers)
+Decoder::Decoder(DecoderConfig config, DecoderWeights weights, std::vector<int32_t> capture_layers, Device& device,
+                 int64_t num_positions)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       capture_layers_(std::move(capture_layers)),
       shape_(decoder_layer_shape(config_)),
-      rope_(config_.rope) {}
+      rope_(config_.rope, device, num_positions),
+      layer_scratch_(device),
+      residual_(device),
+      attention_input_(device),
+      selected_(device) {}
 
-void Decoder::capture(int32_t layers_done, int64_t num_rows, const float* residual, float* captured) const {
+void Decoder::reserve(int64_t num_rows, int64_t num_logit_rows) {
+  residual_.get(num_rows * config_.hidden_size);
+  attention_input_.get(num_rows * config_.hidden_size);
+  selected_.get(num_logit_rows * config_.hidden_size);
+  layer_scratch_.reserve(shape_, num_rows);
+  rope_.reserve(num_rows);
+}
+
+void Decoder::capture(int32_t layers_done, int64_t num_rows, const float* residual, float* captured,
+                      ExecutionContext& context) const {
   if (captured == nullptr) return;
   const int64_t size = config_.hidden_size;
   for (size_t chunk = 0; chunk < capture_layers_.size(); ++chunk) {
     if (capture_layers_[chunk] != layers_done) continue;
-    for (int64_t row = 0; row < num_rows; ++row) {
-      std::memcpy(captured + row * captured_size() + static_cast<int64_t>(chunk) * size, residual + row * size,
-                  static_cast<size_t>(size) * sizeof(float));
-    }
+    context.ops.gather_rows({.input = residual,
+                             .indices = nullptr,
+                             .output = captured + static_cast<int64_t>(chunk) * size,
+                             .num_rows = num_rows,
+                             .num_columns = size,
+                             .input_stride = size,
+                             .output_stride = captured_size()},
+                            context);
   }
 }
 
-void Decoder::forward(const ForwardBatch& batch, std::span<const int32_t> logit_rows, const Output& output,
-                      KvStorage& kv, ExecutionContext& context) {
-  const int64_t rows = batch.num_rows();
+void Decoder::forward(const BatchView& batch, const LogitRows& logit_rows, const Output& output, KvStorage& kv,
+                      ExecutionContext& context) {
+  const int64_t rows = batch.num_rows;
   const int64_t hidden = config_.hidden_size;
-  float* residual = residual_.get(rows * hidden);
-  float* attention_input = attention_input_.get(rows * hidden);
-  float* cosine = cosine_.get(rows * rope_.half_dim());
-  float* sine = sine_.get(rows * rope_.half_dim());
+  reserve(rows, logit_rows.count);
+  float* residual = residual_.data();
+  float* attention_input = attention_input_.data();
 
-  rope_.compute(batch.positions.data(), rows, cosine, sine);
+  const RopeRows rope = rope_.rows(batch.positions, rows, context);
   context.ops.embedding(
-      {.token_ids = batch.token_ids.data(), .table = weights_.embedding.view(), .output = residual, .num_rows = rows},
+      {.token_ids = batch.token_ids, .table = weights_.embedding.view(), .output = residual, .num_rows = rows},
       context);
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-    capture(layer, rows, residual, output.captured);
+    capture(layer, rows, residual, output.captured, context);
     run_rms_norm(residual, weights.input_norm, config_.rms_norm_eps, rows, attention_input, hidden, context);
-    run_transformer_layer(shape_, weights, batch, {cosine, sine}, kv.layer(layer), attention_input, residual,
-                          layer_scratch_, context);
+    run_transformer_layer(shape_, weights, batch, rope, kv.layer(layer), attention_input, residual, layer_scratch_,
+                          context);
   }
-  capture(config_.num_layers, rows, residual, output.captured);
+  capture(config_.num_layers, rows, residual, output.captured, context);
+  if (logit_rows.count > 0) compute_logits(residual, logit_rows, output.logits, context);
+}
 
-  if (logit_rows.empty()) return;
+void Decoder::compute_logits(const float* residual, const LogitRows& rows, float* logits, ExecutionContext& context) {
   const ScopedTimer timer(context.profiler, Work::kLogits);
-  const int64_t num_logit_rows = static_cast<int64_t>(logit_rows.size());
-  float* selected = selected_.get(num_logit_rows * hidden);
-  for (int64_t i = 0; i < num_logit_rows; ++i) {
-    std::memcpy(selected + i * hidden, residual + logit_rows[static_cast<size_t>(i)] * hidden,
-                static_cast<size_t>(hidden) * sizeof(float));
+  const int64_t hidden = config_.hidden_size;
+  float* selected = selected_.data();
+  if (rows.indices != nullptr) {
+    context.ops.gather_rows({.input = residual,
+                             .indices = rows.indices,
+                             .output = selected,
+                             .num_rows = rows.count,
+                             .num_columns = hidden,
+                             .input_stride = hidden,
+                             .output_stride = hidden},
+                            context);
+    residual = selected;
   }
-  run_rms_norm(selected, weights_.final_norm, config_.rms_norm_eps, num_logit_rows, selected, hidden, context);
+  run_rms_norm(residual, weights_.final_norm, config_.rms_norm_eps, rows.count, selected, hidden, context);
   context.ops.linear({.input = selected,
                       .weight = weights_.head_view(),
                       .bias = nullptr,
                       .residual = nullptr,
-                      .output = output.logits,
-                      .num_rows = num_logit_rows,
+                      .output = logits,
+                      .num_rows = rows.count,
                       .input_stride = hidden,
                       .output_stride = config_.vocab_size},
                      context);

@@ -2,12 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "model/config.h"
 #include "model/kv_storage.h"
-#include "model/rope_angles.h"
+#include "model/rope_table.h"
 #include "model/transformer_layer.h"
 #include "model/weights.h"
 
@@ -17,16 +16,24 @@ class Decoder {
  public:
   // capture_layers: ascending k of the residual streams R_k (after k layers; eagle31_spec notation) that forward()
   // returns; empty without a draft.
-  Decoder(DecoderConfig config, DecoderWeights weights, std::vector<int32_t> capture_layers);
+  // device: where the weights are and every pass runs. num_positions: see RopeTable.
+  Decoder(DecoderConfig config, DecoderWeights weights, std::vector<int32_t> capture_layers,
+          Device& device = cpu_device(), int64_t num_positions = 0);
 
+  struct LogitRows {
+    const int32_t* indices = nullptr;  // [count] ascending, in the device's memory; null: rows 0 .. count - 1
+    int64_t count = 0;
+  };
   struct Output {
-    float* logits;    // [logit_rows.size(), vocab_size]
+    float* logits;    // [logit_rows.count, vocab_size]
     float* captured;  // [num_rows, capture_layers.size() * hidden_size] or null: do not capture
   };
 
-  // Runs the batch, writing its KV, and fills `output`. logit_rows: ascending row indices whose logits are wanted.
-  void forward(const ForwardBatch& batch, std::span<const int32_t> logit_rows, const Output& output, KvStorage& kv,
+  // Runs the batch, writing its KV, and fills `output` with the logits of `logit_rows`.
+  void forward(const BatchView& batch, const LogitRows& logit_rows, const Output& output, KvStorage& kv,
                ExecutionContext& context);
+  // After this, passes of up to so many rows allocate nothing.
+  void reserve(int64_t num_rows, int64_t num_logit_rows);
 
   const DecoderConfig& config() const { return config_; }
   const DecoderWeights& weights() const { return weights_; }
@@ -34,15 +41,17 @@ class Decoder {
   int64_t captured_size() const { return static_cast<int64_t>(capture_layers_.size()) * config_.hidden_size; }
 
  private:
-  void capture(int32_t layers_done, int64_t num_rows, const float* residual, float* captured) const;
+  void capture(int32_t layers_done, int64_t num_rows, const float* residual, float* captured,
+               ExecutionContext& context) const;
+  void compute_logits(const float* residual, const LogitRows& rows, float* logits, ExecutionContext& context);
 
   DecoderConfig config_;
   DecoderWeights weights_;
   std::vector<int32_t> capture_layers_;
   LayerShape shape_;
-  RopeAngles rope_;
+  RopeTable rope_;
   LayerScratch layer_scratch_;
-  Scratch residual_, attention_input_, cosine_, sine_, selected_;
+  Scratch residual_, attention_input_, selected_;
 };
 
 // The shape of a decoder layer; a draft's differs in its attention input only.

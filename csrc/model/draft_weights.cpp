@@ -186,7 +186,7 @@ int64_t DraftWeights::num_bytes() const {
 }
 
 DraftWeights load_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, const DecoderConfig& target,
-                                DType dtype) {
+                                DType dtype, Device& device) {
   E31_INVARIANT(config.target_hidden_size == target.hidden_size && config.vocab_size == target.vocab_size);
   CanonicalNames names(checkpoint, canonical_name);
   refuse_other_architectures(names);
@@ -199,7 +199,8 @@ DraftWeights load_draft_weights(const Checkpoint& checkpoint, const DraftConfig&
   weights.dtype = dtype;
   weights.draft_to_target = read_draft_to_target(names, config);
   check_target_to_draft(names, config, weights.draft_to_target);
-  WeightLoader loader(names, dtype);
+  weights.device_draft_to_target = DeviceArray<int32_t>(device, weights.draft_to_target);
+  WeightLoader loader(names, dtype, device);
   add_fusion(loader, config, weights);
   add_embedding_and_head(loader, names, config, weights);
   add_layer(loader, weights.layer,

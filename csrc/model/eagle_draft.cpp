@@ -1,6 +1,5 @@
 #include "model/eagle_draft.h"
 
-#include <cstring>
 #include <utility>
 
 #include "ops/ops.h"
@@ -28,19 +27,32 @@ FcNormMode fc_norm_mode(const DraftConfig& config) {
 
 }  // namespace
 
-EagleDraft::EagleDraft(DraftConfig config, DraftWeights weights, const Decoder& target)
+EagleDraft::EagleDraft(DraftConfig config, DraftWeights weights, const Decoder& target, Device& device,
+                       int64_t num_positions)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       embedding_(weights_.embedding.empty() ? target.weights().embedding.view() : weights_.embedding.view()),
       head_(weights_.head.empty() ? target.weights().head_view() : weights_.head.view()),
       shape_(draft_layer_shape(config_)),
-      rope_(config_.rope) {}
+      rope_(config_.rope, device, num_positions),
+      layer_scratch_(device),
+      embedded_(device),
+      attention_input_(device),
+      normed_(device) {}
+
+void EagleDraft::reserve(int64_t num_rows) {
+  embedded_.get(num_rows * config_.hidden_size);
+  attention_input_.get(num_rows * 2 * config_.hidden_size);
+  if (!config_.norm_output) normed_.get(num_rows * config_.hidden_size);
+  layer_scratch_.reserve(shape_, num_rows);
+  rope_.reserve(num_rows);
+}
 
 void EagleDraft::fuse(const float* captured, int64_t num_rows, float* feature, ExecutionContext& context) const {
   context.ops.fc_norm({.captured = captured,
-                       .norm_weight = weights_.fc_norm.empty() ? nullptr : weights_.fc_norm.data(),
+                       .norm_weight = weights_.fc_norm.data(),
                        .weight = weights_.fc.view(),
-                       .bias = weights_.fc_bias.empty() ? nullptr : weights_.fc_bias.data(),
+                       .bias = weights_.fc_bias.data(),
                        .output = feature,
                        .num_rows = num_rows,
                        .chunk_size = config_.target_hidden_size,
@@ -50,32 +62,36 @@ void EagleDraft::fuse(const float* captured, int64_t num_rows, float* feature, E
                       context);
 }
 
-void EagleDraft::forward(const ForwardBatch& batch, float* feature, KvStorage& kv, ExecutionContext& context) {
-  const int64_t rows = batch.num_rows();
+void EagleDraft::forward(const BatchView& batch, float* feature, KvStorage& kv, ExecutionContext& context) {
+  const int64_t rows = batch.num_rows;
   const int64_t hidden = config_.hidden_size;
-  float* embedded = embedded_.get(rows * hidden);
-  float* attention_input = attention_input_.get(rows * 2 * hidden);
-  float* cosine = cosine_.get(rows * rope_.half_dim());
-  float* sine = sine_.get(rows * rope_.half_dim());
+  reserve(rows);
+  float* embedded = embedded_.data();
+  float* attention_input = attention_input_.data();
 
-  rope_.compute(batch.positions.data(), rows, cosine, sine);
-  context.ops.embedding(
-      {.token_ids = batch.token_ids.data(), .table = embedding_, .output = embedded, .num_rows = rows}, context);
+  const RopeRows rope = rope_.rows(batch.positions, rows, context);
+  context.ops.embedding({.token_ids = batch.token_ids, .table = embedding_, .output = embedded, .num_rows = rows},
+                        context);
   // concat([norm(embedding), norm(feature)]): the embedding half comes first.
   run_rms_norm(embedded, weights_.layer.input_norm, config_.rms_norm_eps, rows, attention_input, 2 * hidden, context);
   run_rms_norm(feature, weights_.layer.hidden_norm, config_.rms_norm_eps, rows, attention_input + hidden, 2 * hidden,
                context);
   if (config_.norm_before_residual) {
-    for (int64_t row = 0; row < rows; ++row) {
-      std::memcpy(feature + row * hidden, attention_input + row * 2 * hidden + hidden,
-                  static_cast<size_t>(hidden) * sizeof(float));
-    }
+    context.ops.gather_rows({.input = attention_input + hidden,
+                             .indices = nullptr,
+                             .output = feature,
+                             .num_rows = rows,
+                             .num_columns = hidden,
+                             .input_stride = 2 * hidden,
+                             .output_stride = hidden},
+                            context);
   }
-  run_transformer_layer(shape_, weights_.layer, batch, {cosine, sine}, kv.layer(0), attention_input, feature,
-                        layer_scratch_, context);
+  run_transformer_layer(shape_, weights_.layer, batch, rope, kv.layer(0), attention_input, feature, layer_scratch_,
+                        context);
 }
 
-void EagleDraft::head(float* states, int64_t num_rows, float* logits, ExecutionContext& context) {
+void EagleDraft::head(float* states, int64_t num_rows, float* logits, int64_t logits_stride,
+                      ExecutionContext& context) {
   const int64_t hidden = config_.hidden_size;
   float* normed = config_.norm_output ? states : normed_.get(num_rows * hidden);
   run_rms_norm(states, weights_.final_norm, config_.rms_norm_eps, num_rows, normed, hidden, context);
@@ -86,7 +102,7 @@ void EagleDraft::head(float* states, int64_t num_rows, float* logits, ExecutionC
                       .output = logits,
                       .num_rows = num_rows,
                       .input_stride = hidden,
-                      .output_stride = config_.draft_vocab_size},
+                      .output_stride = logits_stride},
                      context);
 }
 

@@ -14,7 +14,7 @@
 #include "model/config.h"
 #include "model/decoder.h"
 #include "model/kv_storage.h"
-#include "model/rope_angles.h"
+#include "model/rope_table.h"
 #include "model/transformer_layer.h"
 #include "model/weights.h"
 
@@ -23,19 +23,24 @@ namespace eagle31rt {
 class EagleDraft {
  public:
   // `target` must outlive the draft: embedding and head may be shared with it.
-  EagleDraft(DraftConfig config, DraftWeights weights, const Decoder& target);
+  // device, num_positions: as of the target.
+  EagleDraft(DraftConfig config, DraftWeights weights, const Decoder& target, Device& device = cpu_device(),
+             int64_t num_positions = 0);
 
   // captured [num_rows, num_captured * target_hidden_size] -> feature [num_rows, hidden_size].
   void fuse(const float* captured, int64_t num_rows, float* feature, ExecutionContext& context) const;
 
   // One pass over the batch: feature [num_rows, hidden_size] becomes the layer output, in place. Writes draft KV.
-  void forward(const ForwardBatch& batch, float* feature, KvStorage& kv, ExecutionContext& context);
+  void forward(const BatchView& batch, float* feature, KvStorage& kv, ExecutionContext& context);
 
-  // states [num_rows, hidden_size] (layer outputs) -> logits [num_rows, draft_vocab_size] over draft ids. With
-  // norm_output the states become the normed ones, so that `states` is what the next draft step feeds back.
-  void head(float* states, int64_t num_rows, float* logits, ExecutionContext& context);
+  // states [num_rows, hidden_size] (layer outputs) -> logits [num_rows, logits_stride], the first draft_vocab_size of
+  // a row over draft ids. With norm_output the states become the normed ones, so that `states` is what the next draft
+  // step feeds back.
+  void head(float* states, int64_t num_rows, float* logits, int64_t logits_stride, ExecutionContext& context);
+  // After this, passes of up to so many rows allocate nothing.
+  void reserve(int64_t num_rows);
 
-  // Target token id of a draft id.
+  // Target token id of a draft id, for the host.
   int32_t target_id(int32_t draft_id) const {
     return weights_.draft_to_target.empty() ? draft_id : weights_.draft_to_target[static_cast<size_t>(draft_id)];
   }
@@ -52,9 +57,9 @@ class EagleDraft {
   DraftWeights weights_;
   PackedWeightView embedding_, head_;
   LayerShape shape_;
-  RopeAngles rope_;
+  RopeTable rope_;
   LayerScratch layer_scratch_;
-  Scratch embedded_, attention_input_, normed_, cosine_, sine_;
+  Scratch embedded_, attention_input_, normed_;
 };
 
 }  // namespace eagle31rt

@@ -6,6 +6,19 @@
 
 namespace eagle31rt {
 
+BatchView ForwardBatch::view() const {
+  return {.token_ids = token_ids.data(),
+          .positions = positions.data(),
+          .slots = slots.data(),
+          .row_begin = row_begin.data(),
+          .kv_begin = kv_begin.data(),
+          .kv_length = kv_length.data(),
+          .page_table = page_table.data(),
+          .page_table_stride = page_table_stride,
+          .num_rows = num_rows(),
+          .num_requests = num_requests()};
+}
+
 void ForwardBatch::clear(int32_t new_page_table_stride) {
   token_ids.clear();
   positions.clear();

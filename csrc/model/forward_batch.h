@@ -8,6 +8,20 @@
 
 namespace eagle31rt {
 
+// What a pass reads, in the memory of the device that runs it: a ForwardBatch, or rows that were made on the device.
+struct BatchView {
+  const int32_t* token_ids;
+  const int32_t* positions;
+  const int64_t* slots;  // negative: the row writes no KV
+  const int32_t* row_begin;
+  const int32_t* kv_begin;
+  const int32_t* kv_length;
+  const int32_t* page_table;
+  int32_t page_table_stride;
+  int64_t num_rows;
+  int64_t num_requests;
+};
+
 struct ForwardBatch {
   std::vector<int32_t> token_ids;     // [num_rows]
   std::vector<int32_t> positions;     // [num_rows] rotary positions
@@ -21,6 +35,7 @@ struct ForwardBatch {
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t num_requests() const { return static_cast<int64_t>(kv_length.size()); }
 
+  BatchView view() const;
   void clear(int32_t new_page_table_stride);
 
   // Appends a request whose first row writes KV entry `first_entry`. `position_offset` is added to the KV index to give

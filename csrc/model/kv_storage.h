@@ -1,11 +1,12 @@
 // Memory of the paged KV cache of all layers of one model. Page accounting is the engine's (engine/page_pool.h).
-// Pages become resident when first written, so an ample pool costs address space only.
+// On the CPU pages become resident when first written, so an ample pool costs address space only. Elsewhere it is
+// zeroed, for the reason given in scratch.h.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "device/aligned_buffer.h"
+#include "device/device.h"
 #include "ops/kv_append/kv_cache_view.h"
 
 namespace eagle31rt {
@@ -22,14 +23,19 @@ struct KvShape {
 
 class KvStorage {
  public:
-  KvStorage(const KvShape& shape, int64_t num_pages, int32_t page_size) : shape_(shape) {
+  KvStorage() = default;
+  KvStorage(const KvShape& shape, int64_t num_pages, int32_t page_size, Device& device = cpu_device()) : shape_(shape) {
+    const KeyLayout layout = device.kind() == DeviceKind::kCpu ? KeyLayout::kTokensFastest : KeyLayout::kDimsFastest;
     const int64_t elements = num_pages * page_size * shape.num_kv_heads * shape.head_dim;
     const size_t num_bytes = static_cast<size_t>(elements * dtype_size(shape.dtype));
     for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
-      keys_.emplace_back(num_bytes);
-      values_.emplace_back(num_bytes);
+      keys_.emplace_back(device, num_bytes);
+      values_.emplace_back(device, num_bytes);
       views_.push_back({keys_.back().data(), values_.back().data(), shape.dtype, num_pages, page_size,
-                        shape.num_kv_heads, shape.head_dim});
+                        shape.num_kv_heads, shape.head_dim, layout});
+      if (device.is_host()) continue;
+      device.fill(keys_.back().data(), 0, num_bytes);
+      device.fill(values_.back().data(), 0, num_bytes);
     }
   }
 
@@ -38,7 +44,7 @@ class KvStorage {
 
  private:
   KvShape shape_;
-  std::vector<AlignedBuffer> keys_, values_;
+  std::vector<DeviceBuffer> keys_, values_;
   std::vector<KvCacheView> views_;
 };
 

@@ -8,15 +8,13 @@ namespace eagle31rt {
 
 namespace {
 
-const float* data_or_null(const Vector& values) { return values.empty() ? nullptr : values.data(); }
-
 void run_linear(const float* input, const PackedWeight& weight, const Vector& bias, const float* residual,
                 float* output, int64_t num_rows, ExecutionContext& context) {
   const ScopedTimer timer(context.profiler, Work::kLinear);
   const PackedWeightView view = weight.view();
   context.ops.linear({.input = input,
                       .weight = view,
-                      .bias = data_or_null(bias),
+                      .bias = bias.data(),
                       .residual = residual,
                       .output = output,
                       .num_rows = num_rows,
@@ -25,7 +23,7 @@ void run_linear(const float* input, const PackedWeight& weight, const Vector& bi
                      context);
 }
 
-void run_attention(const LayerShape& shape, const ForwardBatch& batch, const RopeRows& rope, const KvCacheView& cache,
+void run_attention(const LayerShape& shape, const BatchView& batch, const RopeRows& rope, const KvCacheView& cache,
                    float* qkv, float* attended, ExecutionContext& context) {
   const int64_t row_stride = int64_t{shape.num_heads + 2 * shape.num_kv_heads} * shape.head_dim;
   float* key = qkv + int64_t{shape.num_heads} * shape.head_dim;
@@ -34,7 +32,7 @@ void run_attention(const LayerShape& shape, const ForwardBatch& batch, const Rop
                     .key = key,
                     .cosine = rope.cosine,
                     .sine = rope.sine,
-                    .num_rows = batch.num_rows(),
+                    .num_rows = batch.num_rows,
                     .row_stride = row_stride,
                     .num_heads = shape.num_heads,
                     .num_kv_heads = shape.num_kv_heads,
@@ -45,21 +43,21 @@ void run_attention(const LayerShape& shape, const ForwardBatch& batch, const Rop
   const ScopedTimer timer(context.profiler, Work::kAttention);
   context.ops.kv_append({.key = key,
                          .value = value,
-                         .slots = batch.slots.data(),
+                         .slots = batch.slots,
                          .cache = cache,
-                         .num_rows = batch.num_rows(),
+                         .num_rows = batch.num_rows,
                          .row_stride = row_stride},
                         context);
   context.ops.paged_attention({.query = qkv,
                                .output = attended,
                                .cache = cache,
-                               .page_table = batch.page_table.data(),
-                               .row_begin = batch.row_begin.data(),
-                               .kv_begin = batch.kv_begin.data(),
-                               .kv_length = batch.kv_length.data(),
+                               .page_table = batch.page_table,
+                               .row_begin = batch.row_begin,
+                               .kv_begin = batch.kv_begin,
+                               .kv_length = batch.kv_length,
                                .ancestor_mask = nullptr,
-                               .num_requests = batch.num_requests(),
-                               .num_rows = batch.num_rows(),
+                               .num_requests = batch.num_requests,
+                               .num_rows = batch.num_rows,
                                .query_stride = row_stride,
                                .page_table_stride = batch.page_table_stride,
                                .mask_words = 0,
@@ -69,6 +67,14 @@ void run_attention(const LayerShape& shape, const ForwardBatch& batch, const Rop
 }
 
 }  // namespace
+
+void LayerScratch::reserve(const LayerShape& shape, int64_t num_rows) {
+  qkv.get(num_rows * (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim);
+  attended.get(num_rows * shape.num_heads * shape.head_dim);
+  normed.get(num_rows * shape.hidden_size);
+  gate_up.get(num_rows * 2 * shape.intermediate_size);
+  activated.get(num_rows * shape.intermediate_size);
+}
 
 void run_rms_norm(const float* input, const Vector& weight, float epsilon, int64_t num_rows, float* output,
                   int64_t output_stride, ExecutionContext& context) {
@@ -86,22 +92,20 @@ void run_rms_norm(const float* input, const Vector& weight, float epsilon, int64
                        context);
 }
 
-void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights, const ForwardBatch& batch,
+void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights, const BatchView& batch,
                            const RopeRows& rope, const KvCacheView& cache, const float* attention_input,
                            float* residual, LayerScratch& scratch, ExecutionContext& context) {
-  const int64_t rows = batch.num_rows();
-  const int64_t query_size = int64_t{shape.num_heads} * shape.head_dim;
-  const int64_t kv_size = int64_t{shape.num_kv_heads} * shape.head_dim;
-
-  float* qkv = scratch.qkv.get(rows * (query_size + 2 * kv_size));
-  float* attended = scratch.attended.get(rows * query_size);
+  const int64_t rows = batch.num_rows;
+  scratch.reserve(shape, rows);
+  float* qkv = scratch.qkv.data();
+  float* attended = scratch.attended.data();
   run_linear(attention_input, weights.qkv, weights.qkv_bias, nullptr, qkv, rows, context);
   run_attention(shape, batch, rope, cache, qkv, attended, context);
   run_linear(attended, weights.output, weights.output_bias, residual, residual, rows, context);
 
-  float* normed = scratch.normed.get(rows * shape.hidden_size);
-  float* gate_up = scratch.gate_up.get(rows * 2 * shape.intermediate_size);
-  float* activated = scratch.activated.get(rows * shape.intermediate_size);
+  float* normed = scratch.normed.data();
+  float* gate_up = scratch.gate_up.data();
+  float* activated = scratch.activated.data();
   run_rms_norm(residual, weights.post_attention_norm, shape.rms_norm_eps, rows, normed, shape.hidden_size, context);
   run_linear(normed, weights.gate_up, weights.gate_up_bias, nullptr, gate_up, rows, context);
   context.ops.silu_mul(

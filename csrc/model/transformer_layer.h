@@ -10,6 +10,7 @@
 
 #include "device/execution_context.h"
 #include "model/forward_batch.h"
+#include "model/rope_table.h"
 #include "model/scratch.h"
 #include "model/weights.h"
 #include "ops/kv_append/kv_cache_view.h"
@@ -30,17 +31,15 @@ struct LayerShape {
 
 // Activations of one layer, reused by all layers of a model.
 struct LayerScratch {
+  explicit LayerScratch(Device& device)
+      : qkv(device), attended(device), normed(device), gate_up(device), activated(device) {}
+  void reserve(const LayerShape& shape, int64_t num_rows);
+
   Scratch qkv, attended, normed, gate_up, activated;
 };
 
-// Cosine and sine of the batch's positions [num_rows, rotary_dim / 2], computed once per pass.
-struct RopeRows {
-  const float* cosine;
-  const float* sine;
-};
-
 // attention_input [num_rows, attention_input_size]; residual [num_rows, hidden_size], updated in place.
-void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights, const ForwardBatch& batch,
+void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights, const BatchView& batch,
                            const RopeRows& rope, const KvCacheView& cache, const float* attention_input,
                            float* residual, LayerScratch& scratch, ExecutionContext& context);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <set>
 
@@ -12,6 +13,7 @@ namespace eagle31rt {
 namespace {
 
 constexpr size_t kNamesInMessage = 4;
+constexpr size_t kStagingBytes = size_t{16} << 20;  // long enough to hide what a copy costs to start
 
 int64_t total_rows(const std::vector<TensorPart>& parts) {
   return std::accumulate(parts.begin(), parts.end(), int64_t{0},
@@ -73,6 +75,12 @@ const TensorEntry* CanonicalNames::find_containing(const std::string& part) cons
   return nullptr;
 }
 
+WeightLoader::WeightLoader(const CanonicalNames& names, DType dtype, Device& device)
+    : names_(names),
+      dtype_(dtype),
+      device_(device),
+      layout_(device.kind() == DeviceKind::kCpu ? WeightLayout::kPanels : WeightLayout::kRowMajor) {}
+
 void WeightLoader::add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns) {
   matrices_.push_back({&destination, std::move(parts), columns});
 }
@@ -110,7 +118,7 @@ void WeightLoader::check() const {
             "; the model has a part that would be ignored, so it is refused");
 }
 
-void WeightLoader::load(const MatrixPlan& plan) const {
+void WeightLoader::load_in_place(const MatrixPlan& plan) const {
   int64_t row = 0;
   for (const TensorPart& part : plan.parts) {
     const TensorEntry& entry = *names_.find(part.name);
@@ -121,31 +129,66 @@ void WeightLoader::load(const MatrixPlan& plan) const {
   }
 }
 
+// Chunks are whole panels, so that a chunk of any layout is one piece of the destination.
+void WeightLoader::load_staged(const MatrixPlan& plan, const std::shared_ptr<std::byte>& staging) const {
+  const int64_t num_rows = total_rows(plan.parts);
+  const auto bytes_of = [&](int64_t rows) { return PackedWeight::num_bytes_of(dtype_, rows, plan.columns, layout_); };
+  const int64_t panels = std::max<int64_t>(1, static_cast<int64_t>(kStagingBytes / bytes_of(kPanelWidth)));
+  const int64_t chunk_rows = std::min(panels * kPanelWidth, num_rows);
+  auto* destination = static_cast<std::byte*>(const_cast<void*>(plan.destination->view().data));
+  size_t part = 0;
+  int64_t done_of_part = 0, num_bad = 0;
+  for (int64_t first = 0; first < num_rows; first += chunk_rows) {
+    const int64_t end = std::min(first + chunk_rows, num_rows);
+    const size_t num_bytes = bytes_of(end - first);
+    std::memset(staging.get(), 0, num_bytes);
+    PackedWeight chunk(dtype_, end - first, plan.columns, staging, 0, layout_);
+    for (int64_t row = first; row < end;) {
+      const TensorEntry& entry = *names_.find(plan.parts[part].name);
+      const int64_t count = std::min(end - row, plan.parts[part].rows - done_of_part);
+      const std::byte* source = entry.data + done_of_part * plan.columns * dtype_size(entry.dtype);
+      num_bad += chunk.write_rows(row - first, source, entry.dtype, count);
+      row += count;
+      done_of_part += count;
+      if (done_of_part < plan.parts[part].rows) continue;
+      check_finite(num_bad, entry, dtype_, names_.checkpoint().directory());
+      names_.checkpoint().release_pages(entry);
+      ++part;
+      done_of_part = num_bad = 0;
+    }
+    device_.copy_to_device(destination, staging.get(), num_bytes);
+    device_.synchronize();  // before the buffer is filled again
+    destination += num_bytes;
+  }
+}
+
 void WeightLoader::load(const VectorPlan& plan) const {
-  plan.destination->reserve(static_cast<size_t>(total_rows(plan.parts)));
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(total_rows(plan.parts)));
   for (const TensorPart& part : plan.parts) {
     const TensorEntry& entry = *names_.find(part.name);
     int64_t num_bad = 0;
     for (int64_t i = 0; i < part.rows; ++i) {
-      plan.destination->push_back(read_float(entry.data + i * dtype_size(entry.dtype), entry.dtype));
-      if (!std::isfinite(plan.destination->back())) ++num_bad;
+      values.push_back(read_float(entry.data + i * dtype_size(entry.dtype), entry.dtype));
+      if (!std::isfinite(values.back())) ++num_bad;
     }
     check_finite(num_bad, entry, DType::kFloat32, names_.checkpoint().directory());
     names_.checkpoint().release_pages(entry);
   }
+  *plan.destination = Vector(device_, values);
 }
 
 void WeightLoader::allocate_matrices() const {
   const auto size_of = [&](const MatrixPlan& plan) {
-    return PackedWeight::num_bytes_of(dtype_, total_rows(plan.parts), plan.columns);
+    return PackedWeight::num_bytes_of(dtype_, total_rows(plan.parts), plan.columns, layout_);
   };
   size_t num_bytes = 0;
   for (const MatrixPlan& plan : matrices_) num_bytes += size_of(plan);
-  const auto buffer = std::make_shared<AlignedBuffer>(num_bytes, HugePages::kYes);
+  const auto buffer = std::make_shared<DeviceBuffer>(device_, num_bytes, HugePages::kYes);
   const std::shared_ptr<std::byte> memory(buffer, buffer->as<std::byte>());
   size_t offset = 0;
   for (const MatrixPlan& plan : matrices_) {
-    *plan.destination = PackedWeight(dtype_, total_rows(plan.parts), plan.columns, memory, offset);
+    *plan.destination = PackedWeight(dtype_, total_rows(plan.parts), plan.columns, memory, offset, layout_);
     offset += size_of(plan);
   }
 }
@@ -153,7 +196,18 @@ void WeightLoader::allocate_matrices() const {
 void WeightLoader::run() {
   check();
   allocate_matrices();
-  for (const MatrixPlan& plan : matrices_) load(plan);
+  if (device_.is_host()) {
+    for (const MatrixPlan& plan : matrices_) load_in_place(plan);
+  } else {
+    size_t num_bytes = kStagingBytes;  // or one panel, if that is more
+    for (const MatrixPlan& plan : matrices_) {
+      num_bytes = std::max(num_bytes, PackedWeight::num_bytes_of(dtype_, kPanelWidth, plan.columns, layout_));
+    }
+    const std::shared_ptr<std::byte> staging(
+        static_cast<std::byte*>(device_.allocate_host(num_bytes)),
+        [device = &device_](std::byte* memory) { device->deallocate_host(memory); });
+    for (const MatrixPlan& plan : matrices_) load_staged(plan, staging);
+  }
   for (const VectorPlan& plan : vectors_) load(plan);
 }
 

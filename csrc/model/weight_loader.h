@@ -1,11 +1,13 @@
 // Fills weights from a checkpoint in two passes: every name, shape and dtype is checked first, so that a wrong file is
 // refused before anything large is read; then tensor after tensor is packed and its file pages are dropped, so that the
-// peak is the weights plus one tensor.
+// peak is the weights plus one tensor. For a device with memory of its own, rows are packed into a small buffer and
+// copied from there, so that the host never holds a second copy.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,7 +45,7 @@ struct TensorPart {
 class WeightLoader {
  public:
   // dtype: of the packed matrices. Vectors are float32.
-  WeightLoader(const CanonicalNames& names, DType dtype) : names_(names), dtype_(dtype) {}
+  WeightLoader(const CanonicalNames& names, DType dtype, Device& device);
 
   // Parts are stacked in order. Destinations must stay in place until run().
   void add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns);
@@ -64,11 +66,14 @@ class WeightLoader {
 
   void check() const;
   void allocate_matrices() const;
-  void load(const MatrixPlan& plan) const;
+  void load_in_place(const MatrixPlan& plan) const;
+  void load_staged(const MatrixPlan& plan, const std::shared_ptr<std::byte>& staging) const;
   void load(const VectorPlan& plan) const;
 
   const CanonicalNames& names_;
   DType dtype_;
+  Device& device_;
+  WeightLayout layout_;
   std::vector<MatrixPlan> matrices_;
   std::vector<VectorPlan> vectors_;
 };

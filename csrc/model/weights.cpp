@@ -52,13 +52,14 @@ int64_t DecoderWeights::num_bytes() const {
   return bytes;
 }
 
-DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config, DType dtype) {
+DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config, DType dtype,
+                                    Device& device) {
   CanonicalNames names(checkpoint, canonical_name);
   if (config.tie_word_embeddings) drop_tied_head(names);
   DecoderWeights weights;
   weights.dtype = dtype;
   weights.layers.resize(static_cast<size_t>(config.num_layers));
-  WeightLoader loader(names, dtype);
+  WeightLoader loader(names, dtype, device);
   loader.add_matrix(weights.embedding, {{kEmbedding, config.vocab_size}}, config.hidden_size);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     add_layer(loader, weights.layers[i], layer_shape(config), concat("layers.", i, "."));

@@ -7,11 +7,12 @@
 
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/device_array.h"
 #include "ops/linear/packed_weight.h"
 
 namespace eagle31rt {
 
-using Vector = std::vector<float>;  // norm weights and biases, widened to float32
+using Vector = DeviceArray<float>;  // norm weights and biases, widened to float32
 
 // One transformer layer. Projections that share an input are one weight.
 struct LayerWeights {
@@ -44,15 +45,17 @@ struct DraftWeights {
   PackedWeight head;       // [draft_vocab, hidden]; empty: shared with the target
   Vector final_norm;       // [hidden]
   LayerWeights layer;
-  std::vector<int32_t> draft_to_target;  // [draft_vocab] target ids, strictly ascending; empty: identity
+  std::vector<int32_t> draft_to_target;         // [draft_vocab] target ids, strictly ascending; empty: identity
+  DeviceArray<int32_t> device_draft_to_target;  // the same for operators
   DType dtype = DType::kBFloat16;
 
   int64_t num_bytes() const;
 };
 
 // dtype: what to keep the weights in (the file's own with "auto" resolved by the caller).
-DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config, DType dtype);
+DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config, DType dtype,
+                                    Device& device = cpu_device());
 DraftWeights load_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, const DecoderConfig& target,
-                                DType dtype);
+                                DType dtype, Device& device = cpu_device());
 
 }  // namespace eagle31rt

@@ -4,17 +4,27 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "device/device.h"
 #include "ops/ops.h"
 
 namespace eagle31rt {
 
+// What a machine has, read without touching a GPU's memory.
+struct CudaDescription {
+  int32_t runtime_version = 0;  // 13000 = 13.0
+  int32_t driver_version = 0;   // newest CUDA that the driver knows; 0: no driver
+  std::vector<DeviceInfo> devices;
+  std::string problem;  // why there are no devices; empty if there are
+};
+
 // What the library exports as `eagle31rt_cuda_backend`. The version guards against a library of another build.
 struct CudaBackend {
   const char* version;
   const Ops* ops;
   std::unique_ptr<Device> (*open_device)(int index);
+  CudaDescription (*describe)();
 };
 
 // Loads the library at the first call: EAGLE31RT_CUDA_LIBRARY if set, else beside the module or program that holds this

@@ -1,5 +1,6 @@
 // What libeagle31rt_cuda.so gives the core: its operators and its device. The operators are the cuda.cu files.
 #include "device/cuda/cuda_device.h"
+#include "eagle31rt/status.h"
 #include "eagle31rt/version.h"
 #include "ops/cuda_backend.h"
 #include "ops/ops.h"
@@ -16,7 +17,19 @@ namespace {
 const Ops kOps = {.name = "cuda", E31_FOR_EACH_OP(E31_ENTRY)};
 #undef E31_ENTRY
 
-const CudaBackend kBackend = {EAGLE31RT_VERSION, &kOps, open_device};
+CudaDescription describe() {
+  CudaDescription description;
+  description.runtime_version = runtime_version();
+  description.driver_version = driver_version();
+  try {
+    description.devices = list_devices();
+  } catch (const Error& error) {
+    description.problem = error.what();
+  }
+  return description;
+}
+
+const CudaBackend kBackend = {EAGLE31RT_VERSION, &kOps, open_device, describe};
 
 }  // namespace
 }  // namespace eagle31rt::cuda

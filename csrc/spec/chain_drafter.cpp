@@ -57,7 +57,7 @@ void ChainDrafter::observe(std::span<const Observation> observations, ExecutionC
   }
   float* feature = feature_.get(batch_.num_rows() * hidden);
   draft_.fuse(captured, batch_.num_rows(), feature, context);
-  draft_.forward(batch_, feature, kv_, context);
+  draft_.forward(batch_.view(), feature, kv_, context);
   for (size_t i = 0; i < observations.size(); ++i) {
     Slot& state = slot(observations[i].slot);
     state.num_observed += static_cast<int32_t>(observations[i].next_tokens.size());
@@ -134,7 +134,7 @@ void ChainDrafter::advance(std::span<const DraftRequest> requests, const Proposa
     active_[remaining++] = index;
   }
   active_.resize(remaining);
-  draft_.forward(batch_, states, kv_, context);
+  draft_.forward(batch_.view(), states, kv_, context);
 }
 
 void ChainDrafter::propose(std::span<const DraftRequest> requests, Proposals& proposals, ExecutionContext& context) {
@@ -144,7 +144,7 @@ void ChainDrafter::propose(std::span<const DraftRequest> requests, Proposals& pr
     if (step > 0) advance(requests, proposals, step, context);
     const int64_t num_active = static_cast<int64_t>(active_.size());
     float* logits = logits_.get(num_active * draft_vocab);
-    draft_.head(states_.data(), num_active, logits, context);
+    draft_.head(states_.data(), num_active, logits, draft_vocab, context);
     choose_tokens(requests, step, logits, context);
     for (size_t row = 0; row < active_.size(); ++row) {
       const size_t entry = active_[row] * static_cast<size_t>(proposals.max_tokens) + static_cast<size_t>(step);

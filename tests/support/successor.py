@@ -9,6 +9,7 @@ run length from 0 to K.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,18 @@ def write_successor_draft(
     tensors = {draft_name(name, spec.spelling): stored(values, dtype) for name, values in weights.items()}
     write_directory(directory, config, tensors)
     return TinyCheckpoint(directory, config, weights, spec)
+
+
+def write_overflowing_target(directory: Path) -> Path:
+    """Finite weights whose logits overflow: +inf or -inf for all ids, by the signs of the position's features."""
+    spec = replace(TARGET, dtype="float32")
+    weights = target_weights(spec, 0)
+    weights["norm.weight"][:] = 1e38
+    signs = np.where(np.arange(spec.hidden_size) % 2 == 0, 1e38, -1e38).astype(np.float32)
+    weights["lm_head.weight"] = signs * np.ones((spec.vocab_size, 1), np.float32)
+    tensors = {
+        (name if name == "lm_head.weight" else spec.prefix + name): stored(values, spec.dtype)
+        for name, values in weights.items()
+    }
+    write_directory(directory, target_config(spec), tensors)
+    return directory

@@ -2,7 +2,9 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <vector>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 
 #include "base/check.h"
 #include "device/aligned_buffer.h"
@@ -20,7 +22,7 @@ void* allocate_aligned(size_t num_bytes) {
   return memory;
 }
 
-// Operators run when they are called, so there is nothing to record. DeviceRunner asks before it captures.
+// Operators run when they are called, so there is nothing to record.
 class CpuDevice : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::kCpu; }
@@ -30,8 +32,20 @@ class CpuDevice : public Device {
         .name = "cpu", .total_memory = sysconf(_SC_PHYS_PAGES) * page, .free_memory = sysconf(_SC_AVPHYS_PAGES) * page};
   }
 
-  void* allocate(size_t num_bytes) override { return allocate_aligned(num_bytes); }
-  void deallocate(void* memory) noexcept override { std::free(memory); }
+  bool is_host() const override { return true; }
+
+  // Mapped: what is never touched costs address space only, and freed memory goes back to the system.
+  void* allocate(size_t num_bytes, HugePages huge_pages) override {
+    AlignedBuffer buffer(num_bytes, huge_pages);
+    void* memory = buffer.data();
+    const std::lock_guard lock(mutex_);
+    buffers_.emplace(memory, std::move(buffer));
+    return memory;
+  }
+  void deallocate(void* memory) noexcept override {
+    const std::lock_guard lock(mutex_);
+    buffers_.erase(memory);
+  }
   void* allocate_host(size_t num_bytes) override { return allocate_aligned(num_bytes); }
   void deallocate_host(void* memory) noexcept override { std::free(memory); }
   void* allocate_shared(size_t num_bytes) override { return allocate_aligned(num_bytes); }
@@ -58,17 +72,21 @@ class CpuDevice : public Device {
 
   void begin_capture() override { refuse(); }
   std::unique_ptr<DeviceGraph> end_capture() override { refuse(); }
+  void abandon_capture() noexcept override {}
   void launch(DeviceGraph&) override { refuse(); }
 
  private:
   [[noreturn]] static void refuse() { fail(ErrorCode::kUnsupported, "the CPU has no graphs"); }
   AlignedBuffer workspace_;
+  std::mutex mutex_;
+  std::unordered_map<void*, AlignedBuffer> buffers_;
 };
 
 }  // namespace
 
 Device& cpu_device() {
-  static CpuDevice device;
+  // Never destroyed: buffers in static objects of others may go after it would.
+  static CpuDevice& device = *new CpuDevice;
   return device;
 }
 

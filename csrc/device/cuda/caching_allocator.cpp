@@ -13,11 +13,14 @@ namespace {
 
 constexpr size_t kSmallGranularity = 512;
 constexpr size_t kLarge = size_t{1} << 20;
+constexpr size_t kHuge = size_t{64} << 20;
+constexpr size_t kHugeGranularity = size_t{2} << 20;
 
 }  // namespace
 
 size_t CachingAllocator::rounded_size(size_t num_bytes) {
-  const size_t granularity = num_bytes < kLarge ? kSmallGranularity : std::bit_floor(num_bytes) / 8;
+  size_t granularity = num_bytes < kLarge ? kSmallGranularity : std::bit_floor(num_bytes) / 8;
+  if (num_bytes >= kHuge) granularity = kHugeGranularity;
   return (num_bytes + granularity - 1) / granularity * granularity;
 }
 

@@ -1,8 +1,9 @@
 // Device memory that is kept when it is freed and handed out again: cudaMalloc and cudaFree wait for the whole device.
 //
 // Sizes are rounded up to 512 bytes below 1 MiB and to an eighth of their power of two above (at most 12.5 % is lost),
-// so that activations of slightly different batches share blocks. If the device is full, everything that lies idle is
-// given back and the request is tried once more.
+// so that activations of slightly different batches share blocks; from 64 MiB on to 2 MiB only, since what is that
+// large (weights, KV cache, logits) is allocated once. If the device is full, everything that lies idle is given back
+// and the request is tried once more.
 #pragma once
 
 #include <cstddef>

@@ -9,6 +9,7 @@ namespace eagle31rt::cuda {
 
 inline void check(cudaError_t status, const char* doing) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();  // an error that the context survives is not to be met again
   const ErrorCode code = status == cudaErrorMemoryAllocation ? ErrorCode::kResource : ErrorCode::kDevice;
   fail(code, "CUDA failed at ", doing, ": ", cudaGetErrorName(status), " (", cudaGetErrorString(status), ")");
 }

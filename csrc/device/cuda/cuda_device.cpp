@@ -2,6 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "base/check.h"
 #include "device/cuda/caching_allocator.h"
 #include "device/cuda/check.h"
@@ -32,15 +35,20 @@ class CudaDevice : public Device {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
   }
   ~CudaDevice() override {
+    cudaSetDevice(index_);
     cudaStreamSynchronize(stream_);
-    allocator_.deallocate(workspace_);
+    retire_workspace();
+    for (void* memory : retired_workspaces_) allocator_.deallocate(memory);
     cudaStreamDestroy(stream_);
   }
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   DeviceInfo info() const override;
 
-  void* allocate(size_t num_bytes) override { return allocator_.allocate(num_bytes); }
+  void make_current() noexcept override { cudaSetDevice(index_); }  // an error shows at the first use
+  bool is_host() const override { return false; }
+
+  void* allocate(size_t num_bytes, HugePages) override { return allocator_.allocate(num_bytes); }
   void deallocate(void* memory) noexcept override { allocator_.deallocate(memory); }
   void* allocate_host(size_t num_bytes) override {
     void* memory = nullptr;
@@ -74,23 +82,25 @@ class CudaDevice : public Device {
     const cudaError_t status = cudaStreamSynchronize(stream_);
     if (status == cudaSuccess) return;
     fail(ErrorCode::kDevice, "the GPU failed while running kernels up to ", last_launch(), ": ",
-         cudaGetErrorName(status), " (", cudaGetErrorString(status), "); the engine must be restarted");
+         cudaGetErrorName(status), " (", cudaGetErrorString(status),
+         "); this process must be restarted. With enforce_eager and CUDA_LAUNCH_BLOCKING=1 the message names the kernel");
   }
 
   void* workspace(size_t num_bytes) override {
     if (num_bytes <= workspace_size_) return workspace_;
     E31_CHECK(!capturing_, kInternal, "the workspace grew inside a graph; run the step once before it is captured");
-    allocator_.deallocate(workspace_);
-    workspace_ = nullptr;
-    workspace_size_ = 0;
-    workspace_ = allocator_.allocate(num_bytes);
-    workspace_size_ = num_bytes;
+    // Doubled, so that steps of slowly growing sizes do not leave many behind.
+    const size_t size = std::max(num_bytes, 2 * workspace_size_);
+    retire_workspace();
+    workspace_ = allocator_.allocate(size);
+    workspace_size_ = size;
     return workspace_;
   }
 
+  bool has_graphs() const override { return true; }
   void begin_capture() override {
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a graph");
-    capturing_ = true;
+    capturing_ = has_captured_ = true;
   }
   std::unique_ptr<DeviceGraph> end_capture() override {
     capturing_ = false;
@@ -102,6 +112,13 @@ class CudaDevice : public Device {
     check(status, "instantiating a graph");
     return std::make_unique<CudaGraph>(executable);
   }
+  void abandon_capture() noexcept override {
+    if (!capturing_) return;
+    capturing_ = false;
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) cudaGraphDestroy(graph);
+    cudaGetLastError();  // that the capture was broken is known
+  }
   void launch(DeviceGraph& graph) override {
     note_launch("a graph");
     check(cudaGraphLaunch(static_cast<CudaGraph&>(graph).get(), stream_), "launching a graph");
@@ -110,6 +127,16 @@ class CudaDevice : public Device {
   void* stream() const override { return stream_; }
 
  private:
+  // Graphs hold the address of the workspace that they were recorded with.
+  void retire_workspace() {
+    if (has_captured_ && workspace_ != nullptr) {
+      retired_workspaces_.push_back(workspace_);
+    } else {
+      allocator_.deallocate(workspace_);
+    }
+    workspace_ = nullptr;
+    workspace_size_ = 0;
+  }
   void copy_async(void* destination, const void* source, size_t num_bytes, cudaMemcpyKind kind, const char* doing) {
     if (num_bytes > 0) check(cudaMemcpyAsync(destination, source, num_bytes, kind, stream_), doing);
   }
@@ -119,38 +146,67 @@ class CudaDevice : public Device {
   CachingAllocator allocator_;
   void* workspace_ = nullptr;
   size_t workspace_size_ = 0;
-  bool capturing_ = false;
+  std::vector<void*> retired_workspaces_;
+  bool capturing_ = false, has_captured_ = false;
 };
 
-DeviceInfo CudaDevice::info() const {
+DeviceInfo properties_of(int index) {
   cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, index_), "reading the GPU's properties");
-  size_t free_bytes = 0, total_bytes = 0;
-  check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory");
+  check(cudaGetDeviceProperties(&properties, index), "reading the GPU's properties");
   return {.name = properties.name,
           .compute_capability = properties.major * 10 + properties.minor,
           .num_multiprocessors = properties.multiProcessorCount,
           .shared_memory_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin),
-          .total_memory = static_cast<int64_t>(total_bytes),
-          .free_memory = static_cast<int64_t>(free_bytes)};
+          .total_memory = static_cast<int64_t>(properties.totalGlobalMem)};
 }
 
-}  // namespace
+DeviceInfo CudaDevice::info() const {
+  DeviceInfo info = properties_of(index_);
+  size_t free_bytes = 0, total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory");
+  info.total_memory = static_cast<int64_t>(total_bytes);
+  info.free_memory = static_cast<int64_t>(free_bytes);
+  return info;
+}
 
-std::unique_ptr<Device> open_device(int index) {
+int count_devices() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   E31_CHECK(status == cudaSuccess, kDevice,
             "device \"cuda\" needs an NVIDIA driver for CUDA 13 (580 or newer) and a GPU: ", cudaGetErrorName(status),
             " (", cudaGetErrorString(status), "); use device \"cpu\", or install the driver");
+  return count;
+}
+
+}  // namespace
+
+std::unique_ptr<Device> open_device(int index) {
+  const int count = count_devices();
   E31_CHECK(index >= 0 && index < count, kDevice, "there is no GPU number ", index, "; this machine shows ", count,
             " (see CUDA_VISIBLE_DEVICES)");
-  int major = 0, minor = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "reading the compute capability");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index), "reading the compute capability");
-  E31_CHECK(major * 10 + minor >= kMinComputeCapability, kDevice, "GPU number ", index, " has compute capability ",
-            major, ".", minor, "; 8.0 (A100, RTX 30) or newer is needed");
+  const int32_t capability = properties_of(index).compute_capability;
+  E31_CHECK(capability >= kMinComputeCapability, kDevice, "GPU number ", index, " has compute capability ",
+            capability / 10, ".", capability % 10, "; 8.0 (A100, RTX 30) or newer is needed");
   return std::make_unique<CudaDevice>(index);
+}
+
+std::vector<DeviceInfo> list_devices() {
+  std::vector<DeviceInfo> devices;
+  const int count = count_devices();
+  for (int index = 0; index < count; ++index) devices.push_back(properties_of(index));
+  return devices;
+}
+
+int32_t runtime_version() {
+  int version = 0;
+  cudaRuntimeGetVersion(&version);
+  return version;
+}
+
+int32_t driver_version() {
+  int version = 0;
+  cudaDriverGetVersion(&version);
+  return version;
 }
 
 }  // namespace eagle31rt::cuda

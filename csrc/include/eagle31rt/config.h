@@ -16,9 +16,18 @@ struct EngineConfig {
   int32_t max_model_len = 0;             // tokens a sequence, prompt and output; 0 = what the model allows
   int32_t max_num_seqs = 64;             // requests that run at once
   int32_t max_num_batched_tokens = 512;  // prompt tokens of a step, besides decode and draft rows
-  int64_t kv_cache_memory_bytes = 0;     // 0 = enough for max_num_seqs full sequences, at most a quarter of free memory
-  int32_t num_threads = 0;               // 0 = physical cores
-  int32_t num_speculative_tokens = 0;    // K, upper bound of every request, 0..16
+  // 0 = enough for max_num_seqs full sequences, at most a quarter of free memory; on a GPU at most what
+  // gpu_memory_utilization leaves.
+  int64_t kv_cache_memory_bytes = 0;
+  int32_t num_threads = 0;     // 0 = physical cores
+  std::string device = "cpu";  // cpu | cuda | cuda:N (number as CUDA_VISIBLE_DEVICES leaves it)
+  // Share of the GPU's whole memory that may be in use once the KV cache is there, by this engine and by others.
+  double gpu_memory_utilization = 0.9;
+  bool enforce_eager = false;  // launch every kernel by itself instead of recording steps as graphs
+  // Where lengths, page tables and newest tokens of running requests are kept: auto (host on the CPU, else device) |
+  // host (CPU only) | device. The ids are the same; on the CPU `device` is for tests.
+  std::string decode_state = "auto";
+  int32_t num_speculative_tokens = 0;                // K, upper bound of every request, 0..16
   std::string rejection_sample_method = "equality";  // equality | standard | block | synthetic
   std::string draft_sample_method = "greedy";        // greedy | probabilistic (standard and block only)
   std::vector<double> synthetic_acceptance_rates;    // synthetic: P(first i + 1 drafts accepted), K of them

@@ -46,7 +46,8 @@ struct StepOutput {
 };
 
 struct EngineInfo {
-  std::string instruction_set;
+  std::string device;           // "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)"
+  std::string instruction_set;  // of the operators: "avx2", "cuda"
   int32_t num_threads = 0;
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;
@@ -64,7 +65,8 @@ struct EngineInfo {
   int32_t num_speculative_tokens = 0;
 };
 
-// Wall time by kind of work since the last call, in nanoseconds; zero unless EngineConfig::profile.
+// Wall time by kind of work since the last call, in nanoseconds; zero unless EngineConfig::profile. A GPU is not waited
+// for inside a step, so there only whole steps are timed and count as `other`.
 struct EngineProfile {
   int64_t num_steps = 0;
   int64_t step = 0;       // whole steps
@@ -77,7 +79,7 @@ struct EngineProfile {
 
 class Engine {
  public:
-  // Loads target and draft. Throws Error: kCheckpoint, kUnsupported, kInvalidArgument, kResource.
+  // Loads target and draft. Throws Error: kCheckpoint, kUnsupported, kInvalidArgument, kResource, kDevice.
   explicit Engine(const EngineConfig& config);
   ~Engine();
   Engine(Engine&&) noexcept;
@@ -91,6 +93,8 @@ class Engine {
   bool has_unfinished_requests() const;
 
   // One batched step: drafts, verifies and prefills. At most one output per request.
+  // If a GPU fails in it, the requests of the step end with FinishReason::kError. Others go on, unless the GPU's state
+  // is lost: then all requests end so, and every later call throws Error(kDevice).
   std::vector<StepOutput> step();
   // The oracle: no speculation, one sequence after the other, one token a call. Requests that step() has begun must not
   // be mixed in.
@@ -102,7 +106,9 @@ class Engine {
   EngineProfile take_profile();
 
  private:
+  Engine();
   class Impl;
+  friend struct EngineAccess;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,59 @@
+// Engines over the fake device.
+#include <pybind11/pybind11.h>
+
+#include "base/check.h"
+#include "bindings/testing_fake_device.h"
+#include "bindings/testing.h"
+#include "engine/engine_impl.h"
+#include "ops/ops.h"
+
+namespace py = pybind11;
+
+namespace eagle31rt {
+
+namespace {
+
+#define E31_FAKE_OPERATOR(op, Params)                                                   \
+  void fake_##op(const Params& params, ExecutionContext& context) {                     \
+    auto& device = static_cast<FakeDevice&>(*context.device);                           \
+    device.launch_operator(#op, [params, &context] { cpu_ops().op(params, context); }); \
+  }
+E31_FOR_EACH_OP(E31_FAKE_OPERATOR)
+#undef E31_FAKE_OPERATOR
+
+#define E31_ENTRY(op, Params) .op = fake_##op,
+const Ops kFakeOps = {.name = "fake", E31_FOR_EACH_OP(E31_ENTRY)};
+#undef E31_ENTRY
+
+Fault parse_fault(const std::string& name) {
+  if (name == "launch") return Fault::kLaunch;
+  if (name == "run") return Fault::kRun;
+  fail(ErrorCode::kInvalidArgument, "fault is \"", name, "\"; give launch or run");
+}
+
+}  // namespace
+
+void bind_testing_fake_device(py::module_& module) {
+  py::class_<FakeDevice, std::unique_ptr<FakeDevice>>(module, "FakeDevice")
+      .def(py::init<>())
+      .def(
+          "fail_after",
+          [](FakeDevice& device, int64_t count, const std::string& fault, bool loses_device) {
+            device.fail_after(count, parse_fault(fault), loses_device);
+          },
+          py::arg("count"), py::arg("fault"), py::arg("loses_device") = false)
+      .def_readonly("num_operators", &FakeDevice::num_operators)
+      .def_readonly("num_synchronizations", &FakeDevice::num_synchronizations)
+      .def_readonly("num_graphs", &FakeDevice::num_graphs)
+      .def_readonly("num_graph_launches", &FakeDevice::num_graph_launches)
+      .def_readonly("num_copies_to_host", &FakeDevice::num_copies_to_host)
+      .def_readonly("bytes_to_host", &FakeDevice::bytes_to_host);
+  module.def(
+      "engine_on_fake_device",
+      [](const EngineConfig& config, FakeDevice& device) {
+        return EngineAccess::make(config, {nullptr, &device, &kFakeOps});
+      },
+      py::arg("config"), py::arg("device"), py::keep_alive<0, 2>());
+}
+
+}  // namespace eagle31rt

@@ -1,0 +1,176 @@
+#include "engine/prompt_pass.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+#include "ops/ops.h"
+
+namespace eagle31rt {
+
+namespace {
+
+// As in spec/chain_drafter.cpp: the pair (feature p, token p + 1) is the draft's entry p + 1.
+constexpr int32_t kFirstVisibleEntry = 1;
+constexpr int32_t kPositionOffset = -1;
+
+// A request that ends with its first token is not followed: the pair of that token has no page.
+bool is_observed(const RequestState& request) {
+  return request.is_drafting && request.length_limit > request.prompt_length + 1;
+}
+
+DeviceBuffer make_ids(Device& device, int64_t count) { return {device, static_cast<size_t>(count) * sizeof(int32_t)}; }
+
+}  // namespace
+
+PromptPass::PromptPass(const DeviceModels& models, const DeviceStepConfig& config, DeviceState& state,
+                       StepMemory& memory)
+    : models_(models),
+      config_(config),
+      state_(state),
+      memory_(memory),
+      draft_context_{models.context.pool, models.context.ops, nullptr, models.context.device},
+      upload_(models.device),
+      num_accepted_(make_ids(models.device, config.max_num_seqs)),
+      emitted_(make_ids(models.device, config.max_num_seqs)),
+      draft_token_ids_(make_ids(models.device, config.max_prompt_rows)) {}
+
+void PromptPass::launch(std::span<ScheduledRequest> chunks, int32_t* results) {
+  std::stable_partition(chunks.begin(), chunks.end(),
+                        [](const ScheduledRequest& chunk) { return is_observed(*chunk.request); });
+  build(chunks);
+  upload();
+  const auto num_logit_rows = static_cast<int64_t>(logit_rows_.size());
+  models_.decoder.forward(upload_.at(rows_at_), {.indices = upload_.at(logit_rows_at_), .count = num_logit_rows},
+                          {.logits = memory_.logits.as<float>(),
+                           .captured = draft_rows_.num_rows() > 0 ? memory_.captured.as<float>() : nullptr},
+                          models_.kv, models_.context);
+  if (num_logit_rows > 0) sample(results);
+  if (draft_rows_.num_rows() > 0) observe();
+}
+
+void PromptPass::build(std::span<const ScheduledRequest> chunks) {
+  size_t most_pages = 0;
+  for (const ScheduledRequest& chunk : chunks) most_pages = std::max(most_pages, chunk.request->pages.size());
+  rows_.clear(static_cast<int32_t>(most_pages));
+  draft_rows_.clear(static_cast<int32_t>(most_pages));
+  for (auto* list : {&logit_rows_, &finishing_slots_, &masked_ids_, &sampled_slots_}) list->clear();
+  sampling_.clear();
+  masked_begin_.assign(1, 0);
+  last_rows_.assign(static_cast<size_t>(state_.num_slots()), -1);
+  for (const ScheduledRequest& chunk : chunks) add_chunk(chunk);
+  one_row_each_.resize(logit_rows_.size() + 1);
+  std::iota(one_row_each_.begin(), one_row_each_.end(), 0);
+}
+
+void PromptPass::add_chunk(const ScheduledRequest& chunk) {
+  const RequestState& request = *chunk.request;
+  E31_INVARIANT(request.slot >= 0 && chunk.num_drafts == 0);
+  const auto tokens =
+      std::span(request.tokens).subspan(static_cast<size_t>(request.num_computed), static_cast<size_t>(chunk.num_rows));
+  rows_.add_request(tokens, request.pages, config_.page_size, request.num_computed, /*first_visible_entry=*/0,
+                    /*position_offset=*/0);
+  if (chunk.needs_logits) add_sampled_row(request);
+  if (is_observed(request)) add_observation(chunk);
+}
+
+void PromptPass::add_sampled_row(const RequestState& request) {
+  logit_rows_.push_back(static_cast<int32_t>(rows_.num_rows()) - 1);
+  finishing_slots_.push_back(request.slot);
+  sampling_.push_back(sampling_row(request, request.length()));
+  append_masked_ids(request, request.length(), masked_ids_);
+  masked_begin_.push_back(static_cast<int32_t>(masked_ids_.size()));
+}
+
+void PromptPass::add_observation(const ScheduledRequest& chunk) {
+  const RequestState& request = *chunk.request;
+  const auto begin = request.tokens.begin() + request.num_computed + 1;
+  std::vector<int32_t> next_tokens(begin, begin + chunk.num_rows - (chunk.needs_logits ? 1 : 0));
+  sampled_slots_.resize(sampled_slots_.size() + next_tokens.size(), -1);
+  if (chunk.needs_logits) {
+    next_tokens.push_back(0);
+    sampled_slots_.push_back(request.slot);
+  }
+  draft_rows_.add_request(next_tokens, request.pages, config_.page_size, request.num_computed + 1, kFirstVisibleEntry,
+                          kPositionOffset);
+  last_rows_[static_cast<size_t>(request.slot)] = static_cast<int32_t>(draft_rows_.num_rows()) - 1;
+}
+
+void PromptPass::upload() {
+  upload_.clear();
+  rows_at_ = upload_.add(rows_);
+  logit_rows_at_ = upload_.add(logit_rows_);
+  finishing_slots_at_ = upload_.add(finishing_slots_);
+  one_row_each_at_ = upload_.add(one_row_each_);
+  sampling_at_ = upload_.add(sampling_);
+  masked_begin_at_ = upload_.add(masked_begin_);
+  masked_ids_at_ = upload_.add(masked_ids_);
+  draft_rows_at_ = upload_.add(draft_rows_);
+  sampled_slots_at_ = upload_.add(sampled_slots_);
+  last_rows_at_ = upload_.add(last_rows_);
+  upload_.send();
+}
+
+// Verification of no draft is the plain sampler; step_rows then takes the tokens over into the state.
+void PromptPass::sample(int32_t* results) {
+  const int64_t vocab = models_.decoder.config().vocab_size;
+  const auto count = static_cast<int64_t>(logit_rows_.size());
+  VerifyChainParams params{};
+  params.method = VerifyMethod::kEquality;
+  params.target = {.logits = memory_.logits.as<float>(),
+                   .rows = upload_.at(sampling_at_),
+                   .masked_begin = masked_ids_.empty() ? nullptr : upload_.at(masked_begin_at_),
+                   .masked_ids = masked_ids_.empty() ? nullptr : upload_.at(masked_ids_at_),
+                   .token_ids = nullptr,
+                   .num_rows = count,
+                   .vocab_size = vocab,
+                   .logits_stride = vocab};
+  params.row_begin = upload_.at(one_row_each_at_);
+  params.num_accepted = num_accepted_.as<int32_t>();
+  params.emitted_token_ids = emitted_.as<int32_t>();
+  params.num_requests = count;
+  models_.context.ops.verify_chain(params, models_.context);
+
+  StepRowsParams commit{};
+  commit.mode = StepRowsMode::kCommit;
+  commit.state = state_.view();
+  commit.request_slots = upload_.at(finishing_slots_at_);
+  commit.num_requests = count;
+  commit.rows_per_request = 1;
+  commit.num_accepted = num_accepted_.as<int32_t>();
+  commit.emitted_token_ids = emitted_.as<int32_t>();
+  commit.results = results;
+  models_.context.ops.step_rows(commit, models_.context);
+}
+
+void PromptPass::observe() {
+  EagleDraft& draft = *models_.draft;
+  const int64_t hidden = draft.config().hidden_size, num_rows = draft_rows_.num_rows();
+  const Ops& ops = draft_context_.ops;
+  BatchView view = upload_.at(draft_rows_at_);
+  // Tokens that the host knows, and over them those that were sampled just now. A request in which no id could be
+  // chosen keeps an old one, which is as good as any: it ends here.
+  models_.device.copy(draft_token_ids_.data(), view.token_ids, static_cast<size_t>(num_rows) * sizeof(int32_t));
+  ops.gather_rows({.input = reinterpret_cast<const float*>(state_.view().last_token),
+                   .indices = upload_.at(sampled_slots_at_),
+                   .output = draft_token_ids_.as<float>(),
+                   .num_rows = num_rows,
+                   .num_columns = 1,
+                   .input_stride = 1,
+                   .output_stride = 1},
+                  draft_context_);
+  view.token_ids = draft_token_ids_.as<int32_t>();
+  float* feature = memory_.feature.as<float>();
+  draft.fuse(memory_.captured.as<float>(), num_rows, feature, draft_context_);
+  draft.forward(view, feature, *models_.draft_kv, draft_context_);
+  ops.gather_rows({.input = feature,
+                   .indices = upload_.at(last_rows_at_),
+                   .output = state_.last_states(),
+                   .num_rows = state_.num_slots(),
+                   .num_columns = hidden,
+                   .input_stride = hidden,
+                   .output_stride = hidden},
+                  draft_context_);
+}
+
+}  // namespace eagle31rt

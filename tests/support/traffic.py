@@ -1,0 +1,125 @@
+"""Random traffic over the constructed pair (support.successor): requests, engines for it, and the oracle's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from eagle31rt import _core
+from support.engine import Request, Result, make_config, make_engine, plain_outcome
+from support.successor import write_successor_draft, write_successor_target
+
+MAX_MODEL_LEN = 96
+MAX_DRAFTS = 8
+DETERMINISTIC = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=500,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+Traffic = tuple[list[Request], list[int], dict[str, Any]]
+
+
+class Models:
+    """The pair, the oracle, and engines that are kept: a later example runs in the memory that earlier ones left."""
+
+    def __init__(
+        self,
+        folder: Path,
+        dtype: str,
+        make: Callable[[_core.EngineConfig], _core.Engine] = _core.Engine,
+        **changes: Any,
+    ) -> None:
+        target = write_successor_target(folder / "target")
+        draft = write_successor_draft(folder / "draft", target)
+        self.pair = (target.directory, draft.directory)
+        self.common = {"dtype": dtype, "max_model_len": MAX_MODEL_LEN}
+        self.plain = make_engine(target.directory, **self.common)
+        self.drafted = self.accepted = 0
+        self.make = make
+        self._changes = changes
+        self._engines: dict[tuple[Any, ...], _core.Engine] = {}
+
+    def engine(self, sequences: int, **changes: Any) -> _core.Engine:
+        """An engine with KV pages for so many full sequences."""
+        key = (sequences, *sorted((name, str(value)) for name, value in changes.items()))
+        if key not in self._engines:
+            config = {**self.common, "num_speculative_tokens": MAX_DRAFTS, **self._changes, **changes}
+            info = make_engine(*self.pair, **{**config, "kv_cache_memory_bytes": 1 << 20}).info
+            bytes_per_page = info["kv_cache_bytes"] // info["num_pages"]
+            pages = -(-MAX_MODEL_LEN // config["page_size"])
+            config["kv_cache_memory_bytes"] = pages * sequences * bytes_per_page
+            self._engines[key] = self.make(make_config(*self.pair, **config))
+        return self._engines[key]
+
+    def with_stops(self, requests: list[Request], stops: list[int]) -> list[Request]:
+        return [self._with_stop(request, place) for request, place in zip(requests, stops, strict=True)]
+
+    def _with_stop(self, request: Request, place: int) -> Request:
+        """A request that ends inside its own plain output, if it is long enough."""
+        if place < 0:
+            return request
+        output = plain_outcome(self.plain, plain(request)).token_ids
+        if place >= len(output):
+            return request
+        return replace(request, params={**request.params, "stop_token_ids": [output[place], 5]})
+
+    def compare(self, request: Request, result: Result) -> None:
+        """Its ids are those of plain decoding, alone."""
+        self.drafted += result.num_draft_tokens
+        self.accepted += result.num_accepted_tokens
+        expected = plain_outcome(self.plain, plain(request))
+        if request.cancel_at is not None and result.finish_reason in ("", "abort"):
+            assert result.token_ids == expected.token_ids[: len(result.token_ids)], request
+            return
+        assert result.outcome == expected.outcome, request
+        assert result.num_accepted_tokens + result.num_drafts <= len(result.token_ids), request
+
+
+def plain(request: Request) -> Request:
+    """Without what an engine without a draft refuses."""
+    return replace(request, params={k: v for k, v in request.params.items() if k != "num_speculative_tokens"})
+
+
+@st.composite
+def _requests(draw: st.DrawFn) -> Request:
+    """Half of the requests are greedy; prompts are short or near a page edge, sometimes close to max_model_len."""
+    length = draw(st.sampled_from([1, 2, 5, 15, 16, 17, 31, 33, 70]))
+    prompt = np.random.default_rng(draw(st.integers(0, 40))).integers(0, 96, length).tolist()
+    params: dict[str, Any] = {
+        "max_tokens": draw(st.sampled_from([1, 2, 3, 7, 16, 24, 40])),
+        "num_speculative_tokens": draw(st.integers(-1, MAX_DRAFTS)),
+        "seed": draw(st.sampled_from([0, 1, 2, 2**63, 2**64 - 1])),
+        "ignore_eos": draw(st.booleans()),
+    }
+    if draw(st.booleans()):
+        params["temperature"] = draw(st.sampled_from([0.3, 0.7, 1.0, 1.5]))
+        params["top_k"] = draw(st.sampled_from([0, 0, 1, 5]))
+        params["top_p"] = draw(st.sampled_from([1.0, 1.0, 0.8]))
+        params["min_p"] = draw(st.sampled_from([0.0, 0.0, 0.1]))
+    if draw(st.integers(0, 3)) == 0:
+        params["min_tokens"] = draw(st.integers(0, params["max_tokens"]))
+    cancel = draw(st.integers(0, 12)) if draw(st.integers(0, 9)) == 0 else None
+    return Request(prompt, params, arrival=draw(st.sampled_from([0, 0, 0, 1, 2, 5, 9])), cancel_at=cancel)
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> Traffic:
+    """(requests, for each the place in its plain output whose id becomes a stop id or -1, engine settings)."""
+    requests = draw(st.lists(_requests(), min_size=1, max_size=16))
+    stops = [draw(st.sampled_from([-1, -1, 0, 1, 2, 4, 7])) for _ in requests]
+    engine = {
+        "page_size": draw(st.sampled_from([1, 16])),
+        "max_num_seqs": draw(st.sampled_from([1, 2, 4, 16])),
+        "max_num_batched_tokens": draw(st.sampled_from([1, 7, 40, 512])),
+        "num_threads": draw(st.sampled_from([1, 1, 2])),
+        "sequences": draw(st.sampled_from([1, 3, 16])),  # room in the KV pool
+    }
+    return requests, stops, engine
