@@ -1,6 +1,7 @@
 """Type stubs of the C++ module. Shapes and units: csrc/include/eagle31rt/."""
 
 from collections.abc import Sequence
+from typing import Any
 
 class EngineConfig:
     model: str
@@ -13,6 +14,10 @@ class EngineConfig:
     max_num_batched_tokens: int
     kv_cache_memory_bytes: int  # 0 = chosen
     num_threads: int  # 0 = physical cores
+    device: str  # cpu | cuda | cuda:N
+    gpu_memory_utilization: float  # (0, 1]
+    enforce_eager: bool  # no graphs
+    decode_state: str  # auto | host | device
     num_speculative_tokens: int  # upper bound K, 0..16
     rejection_sample_method: str  # equality | standard | block | synthetic
     draft_sample_method: str  # greedy | probabilistic
@@ -62,9 +67,13 @@ class Engine:
     def check(self) -> None: ...  # raises InternalError on a broken invariant
     @property
     def info(self) -> dict[str, object]: ...
-    # info keys: instruction_set, num_threads, vocab_size, max_model_len, page_size, num_pages, num_free_pages,
+    # info keys: device, instruction_set, num_threads, vocab_size, max_model_len, page_size, num_pages, num_free_pages,
     # weight_bytes, draft_weight_bytes, kv_cache_bytes, eos_token_ids, capture_layers, capture_rule, dtype,
     # kv_cache_dtype, draft_vocab_size, num_speculative_tokens
     def profile(self) -> dict[str, int]: ...  # nanoseconds by kind of work and number of steps, since the last call
 
 def cpu_info() -> dict[str, object]: ...  # instruction_set, available_instruction_sets, num_physical_cores
+
+# runtime_version, driver_version (13000 = CUDA 13.0, 0 = no driver), devices (name, compute_capability,
+# num_multiprocessors, total_memory), problem (why there are none). Raises DeviceError without a CUDA backend.
+def cuda_info() -> dict[str, Any]: ...

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle31rt.config import SpeculativeConfig
+from eagle31rt.cuda_runtime import load_cuda_runtime
 from eagle31rt.errors import CheckpointError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -46,6 +47,22 @@ def make_engine_config(
     if speculative_config is not None:
         _apply_speculation(config, SpeculativeConfig.parse(speculative_config))
     return config
+
+
+def apply_device(config: EngineConfig, device: str, gpu_memory_utilization: float | None, enforce_eager: bool) -> None:
+    """Sets where the engine runs; for a GPU also brings the CUDA runtime into the process."""
+    if not isinstance(device, str):
+        raise InvalidArgumentError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {device!r}")
+    if not isinstance(enforce_eager, bool):
+        raise InvalidArgumentError(f"enforce_eager must be True or False, got {enforce_eager!r}")
+    config.device = device
+    config.enforce_eager = enforce_eager
+    if gpu_memory_utilization is not None:
+        if not isinstance(gpu_memory_utilization, (int, float)) or isinstance(gpu_memory_utilization, bool):
+            raise InvalidArgumentError(f"gpu_memory_utilization must be a number, got {gpu_memory_utilization!r}")
+        config.gpu_memory_utilization = float(gpu_memory_utilization)
+    if device.startswith("cuda"):
+        load_cuda_runtime()
 
 
 def _apply_speculation(config: EngineConfig, speculation: SpeculativeConfig) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 ENVIRONMENT_VARIABLES: dict[str, str] = {
     "EAGLE31RT_CACHE": "folder for converted models (instead of XDG_CACHE_HOME/eagle31rt)",
     "EAGLE31RT_CPU_ISA": "forces an instruction set of the CPU operators (for tests)",
+    "EAGLE31RT_CUDA_LIBRARY": "path of the CUDA backend (instead of libeagle31rt_cuda.so in the package)",
     "XDG_CACHE_HOME": "base of the cache folder (~/.cache if unset)",
 }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress
 
-from eagle31rt.engine_config import make_engine_config, model_directory
+from eagle31rt.engine_config import apply_device, make_engine_config, model_directory
 from eagle31rt.errors import Eagle31rtError, InternalError, InvalidArgumentError
 from eagle31rt.inputs import Message, Prompt, at_index, params_per_prompt, parse_conversations, parse_prompts
 from eagle31rt.outputs import RequestOutput, StreamPiece
@@ -49,12 +49,18 @@ class LLM:
         block_size: int | None = None,
         kv_cache_memory_bytes: int | None = None,
         num_threads: int | None = None,
+        device: str = "cpu",
+        gpu_memory_utilization: float | None = None,
+        enforce_eager: bool = False,
         seed: int | None = None,
     ) -> None:
         """Loads the model. Numbers left None take the engine's defaults (csrc/include/eagle31rt/config.h).
 
-        `seed` makes requests without a seed repeatable: they draw theirs from it in order of submission.
-        Raises CheckpointError, InvalidArgumentError, UnsupportedError or ResourceError.
+        `device` is "cpu", "cuda" or "cuda:N"; a GPU is used only if it is asked for, and never replaced by the CPU.
+        `gpu_memory_utilization` and `enforce_eager` are vLLM's: the share of GPU memory that may be in use once the KV
+        cache is there, and no CUDA graphs. `seed` makes requests without a seed repeatable: they draw theirs from it in
+        order of submission.
+        Raises CheckpointError, InvalidArgumentError, UnsupportedError, ResourceError or DeviceError.
         """
         directory = model_directory(model, "model")
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64):
@@ -70,6 +76,7 @@ class LLM:
         config = make_engine_config(
             directory, speculative_config, dtype=dtype, kv_cache_dtype=kv_cache_dtype, integers=integers
         )
+        apply_device(config, device, gpu_memory_utilization, enforce_eager)
         self._tokenizer: Tokenizer | None = None
         if not skip_tokenizer_init:
             from eagle31rt.tokenizer import Tokenizer
