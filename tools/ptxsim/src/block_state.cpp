@@ -93,81 +93,43 @@ void BlockRunner::write_specials(Warp& warp) {
 
 uint64_t BlockRunner::special_value(SpecialRegister which, uint32_t thread) const {
   using S = SpecialRegister;
-  const Dim3 tid = position(thread, launch_.block), cluster = launch_.cluster;
-  const Dim3 within{block_.index.x % cluster.x, block_.index.y % cluster.y, block_.index.z % cluster.z};
-  const uint32_t lane = thread % kWarpSize;
-  const auto axis = [&](S first) { return static_cast<uint32_t>(which) - static_cast<uint32_t>(first); };
-  switch (which) {
-    case S::kTidX:
-    case S::kTidY:
-    case S::kTidZ:
-      return pick(tid, axis(S::kTidX));
-    case S::kNtidX:
-    case S::kNtidY:
-    case S::kNtidZ:
-      return pick(launch_.block, axis(S::kNtidX));
-    case S::kCtaidX:
-    case S::kCtaidY:
-    case S::kCtaidZ:
-      return pick(block_.index, axis(S::kCtaidX));
-    case S::kNctaidX:
-    case S::kNctaidY:
-    case S::kNctaidZ:
-      return pick(launch_.grid, axis(S::kNctaidX));
-    case S::kLaneId:
-      return lane;
-    case S::kWarpId:
-      return thread / kWarpSize;
-    case S::kNwarpId:
-      return (num_threads_ + kWarpSize - 1) / kWarpSize;
-    case S::kSmId:
-      return 0;
-    case S::kNsmId:
-      return 1;
-    case S::kGridId:
-      return 1;
-    case S::kLanemaskEq:
-      return uint64_t{1} << lane;
-    case S::kLanemaskLe:
-      return (uint64_t{2} << lane) - 1;
-    case S::kLanemaskLt:
-      return (uint64_t{1} << lane) - 1;
-    case S::kLanemaskGe:
-      return ~((uint64_t{1} << lane) - 1);
-    case S::kLanemaskGt:
-      return ~((uint64_t{2} << lane) - 1);
-    case S::kDynamicSharedBytes:
-      return launch_.dynamic_shared_bytes;
-    case S::kTotalSharedBytes:
-      return block_.shared_bytes;
-    case S::kClusterIdX:
-    case S::kClusterIdY:
-    case S::kClusterIdZ:
-      return pick(block_.index, axis(S::kClusterIdX)) / pick(cluster, axis(S::kClusterIdX));
-    case S::kNclusterIdX:
-    case S::kNclusterIdY:
-    case S::kNclusterIdZ:
-      return pick(launch_.grid, axis(S::kNclusterIdX)) / pick(cluster, axis(S::kNclusterIdX));
-    case S::kClusterCtaidX:
-    case S::kClusterCtaidY:
-    case S::kClusterCtaidZ:
-      return pick(within, axis(S::kClusterCtaidX));
-    case S::kClusterNctaidX:
-    case S::kClusterNctaidY:
-    case S::kClusterNctaidZ:
-      return pick(cluster, axis(S::kClusterNctaidX));
-    case S::kClusterCtarank:
-      return within.x + cluster.x * (within.y + uint64_t{cluster.y} * within.z);
-    case S::kClusterNctarank:
-      return cluster.count();
-    case S::kIsExplicitCluster:
-      return cluster.count() > 1;
-    case S::kLocalBase:
-      return reinterpret_cast<uint64_t>(block_.local) + uint64_t{thread} * kernel_.local_bytes;
-    case S::kParameterBase:
-      return reinterpret_cast<uint64_t>(launch_.parameters);
+  const Dim3 &grid = launch_.grid, &cluster = launch_.cluster, &block = block_.index;
+  const Dim3 within{block.x % cluster.x, block.y % cluster.y, block.z % cluster.z};
+  const auto number = static_cast<uint32_t>(which);
+  if (which < S::kLaneId) {
+    const Dim3 triples[] = {position(thread, launch_.block),
+                            launch_.block,
+                            block,
+                            grid,
+                            {block.x / cluster.x, block.y / cluster.y, block.z / cluster.z},
+                            {grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z},
+                            within,
+                            cluster};
+    return pick(triples[number / 3], number % 3);
   }
-  return 0;
+  const uint32_t lane = thread % kWarpSize;
+  const uint64_t below = (uint64_t{1} << lane) - 1, up_to = (uint64_t{2} << lane) - 1;
+  // clang-format off
+  switch (which) {
+    case S::kLaneId: return lane;
+    case S::kWarpId: return thread / kWarpSize;
+    case S::kNwarpId: return block_.warps.size();
+    case S::kNsmId: case S::kGridId: return 1;
+    case S::kLanemaskEq: return below + 1;
+    case S::kLanemaskLe: return up_to;
+    case S::kLanemaskLt: return below;
+    case S::kLanemaskGe: return ~below;
+    case S::kLanemaskGt: return ~up_to;
+    case S::kDynamicSharedBytes: return launch_.dynamic_shared_bytes;
+    case S::kTotalSharedBytes: return block_.shared_bytes;
+    case S::kClusterCtarank: return within.x + cluster.x * (within.y + uint64_t{cluster.y} * within.z);
+    case S::kClusterNctarank: return cluster.count();
+    case S::kIsExplicitCluster: return cluster.count() > 1;
+    case S::kLocalBase: return reinterpret_cast<uint64_t>(block_.local) + uint64_t{thread} * kernel_.local_bytes;
+    case S::kParameterBase: return reinterpret_cast<uint64_t>(launch_.parameters);
+    default: return 0;  // %smid
+  }
+  // clang-format on
 }
 
 }  // namespace ptxsim

@@ -10,47 +10,16 @@
 
 namespace ptxsim {
 
+// Triples of x, y, z first.
 enum class SpecialRegister : uint8_t {
-  kTidX,
-  kTidY,
-  kTidZ,
-  kNtidX,
-  kNtidY,
-  kNtidZ,
-  kCtaidX,
-  kCtaidY,
-  kCtaidZ,
-  kNctaidX,
-  kNctaidY,
-  kNctaidZ,
-  kLaneId,
-  kWarpId,
-  kNwarpId,
-  kSmId,
-  kNsmId,
-  kGridId,
-  kLanemaskEq,
-  kLanemaskLe,
-  kLanemaskLt,
-  kLanemaskGe,
-  kLanemaskGt,
-  kDynamicSharedBytes,
-  kTotalSharedBytes,
-  kClusterIdX,
-  kClusterIdY,
-  kClusterIdZ,
-  kNclusterIdX,
-  kNclusterIdY,
-  kNclusterIdZ,
-  kClusterCtaidX,
-  kClusterCtaidY,
-  kClusterCtaidZ,
-  kClusterNctaidX,
-  kClusterNctaidY,
-  kClusterNctaidZ,
-  kClusterCtarank,
-  kClusterNctarank,
-  kIsExplicitCluster,
+  // clang-format off
+  kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY, kNctaidZ,
+  kClusterIdX, kClusterIdY, kClusterIdZ, kNclusterIdX, kNclusterIdY, kNclusterIdZ,
+  kClusterCtaidX, kClusterCtaidY, kClusterCtaidZ, kClusterNctaidX, kClusterNctaidY, kClusterNctaidZ,
+  kLaneId, kWarpId, kNwarpId, kSmId, kNsmId, kGridId,
+  kLanemaskEq, kLanemaskLe, kLanemaskLt, kLanemaskGe, kLanemaskGt, kDynamicSharedBytes, kTotalSharedBytes,
+  kClusterCtarank, kClusterNctarank, kIsExplicitCluster,
+  // clang-format on
   kLocalBase,      // 64 bits: address of the thread's local memory
   kParameterBase,  // 64 bits: address of the kernel's parameters
 };

@@ -18,7 +18,7 @@ namespace ptxsim {
 
 // A broken rule of the program under test, or PTX that this interpreter does not know. `kind` is a stable word for
 // tests: "unknown-opcode", "syntax", "out-of-bounds", "misaligned", "race", "uninitialised", "deadlock", "mask",
-// "divergence", "async", "launch".
+// "divergence", "async", "trap", "launch".
 class Error : public std::runtime_error {
  public:
   Error(std::string kind, const std::string& message) : std::runtime_error(message), kind_(std::move(kind)) {}
