@@ -70,6 +70,18 @@ def test_steps_of_a_known_shape_are_one_launch(models: Models, expected: list[li
     assert fake.device.num_operators - operators < 2 * eager.device.num_operators
 
 
+def test_graphs_are_made_anew_when_their_memory_moves(models: Models, expected: list[list[int]]) -> None:
+    """A thousand ids that min_tokens holds back in four rows of each request: more than was ever uploaded."""
+    fake = FakeEngine(models)
+    assert fake.serve(REQUESTS) == fake.serve(REQUESTS) == expected
+    params = {"max_tokens": 20, "min_tokens": 15, "stop_token_ids": [7] * 1024, "temperature": 1.0}
+    large = [Request([seed + 5], {**params, "seed": seed}) for seed in range(5)]
+    assert fake.serve(large) == [plain_outcome(models.plain, request).token_ids for request in large]
+    graphs = fake.device.num_graphs
+    assert fake.serve(REQUESTS) == expected
+    assert fake.device.num_graphs > graphs
+
+
 @pytest.mark.parametrize("fault", ["launch", "run"])
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
 def test_a_fault_ends_the_requests_of_its_step_only(

@@ -190,6 +190,7 @@ void DecodePass::run() {
 }
 
 void DecodePass::propose() {
+  const ScopedTimer timer(models_.context.profiler, Work::kDraft);
   EagleDraft& draft = *models_.draft;
   const int64_t hidden = draft.config().hidden_size, vocab = draft.config().draft_vocab_size;
   const int64_t rows = shape_.rows_per_request;
@@ -225,6 +226,7 @@ void DecodePass::propose() {
 }
 
 void DecodePass::verify() {
+  const ScopedTimer timer(models_.context.profiler, Work::kLogits);
   const int64_t vocab = models_.decoder.config().vocab_size;
   VerifyChainParams params{};
   params.method = shape_.rows_per_request > 1 ? config_.method : VerifyMethod::kEquality;
@@ -252,6 +254,7 @@ void DecodePass::verify() {
 
 // Refused rows and requests without a draft are fused along with the others: their number is not known here.
 void DecodePass::observe() {
+  const ScopedTimer timer(models_.context.profiler, Work::kDraft);
   EagleDraft& draft = *models_.draft;
   const int64_t hidden = draft.config().hidden_size;
   float* feature = memory_.feature.as<float>();

@@ -94,6 +94,7 @@ class Engine::Impl {
   VerifyMethod method_;
   std::unique_ptr<Device> owned_device_;
   Device& device_;
+  std::string device_name_;
   std::string lost_reason_;  // the device's state is gone; empty while it works
   ThreadPool pool_;
   Profiler profiler_;

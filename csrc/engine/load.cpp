@@ -38,6 +38,11 @@ DType chosen_dtype(const std::string& name, DType automatic) {
   return name == "auto" ? automatic : parse_floating_point_dtype(name);
 }
 
+std::string name_of(const std::string& device_setting, const Device& device) {
+  const int32_t index = parse_device(device_setting);
+  return index < 0 ? "cpu" : concat("cuda:", index, " (", device.info().name, ")");
+}
+
 }  // namespace
 
 Backend open_backend(const EngineConfig& config) {
@@ -55,6 +60,7 @@ Engine::Impl::Impl(const EngineConfig& config, Backend backend)
       method_(parse_verify_method(config.rejection_sample_method)),
       owned_device_(std::move(backend.owned)),
       device_(*backend.device),
+      device_name_(name_of(config.device, device_)),
       pool_(config.num_threads),
       context_{pool_, *backend.ops, config.profile && device_.is_host() ? &profiler_ : nullptr,
                device_.is_host() ? nullptr : &device_},
@@ -157,8 +163,7 @@ void Engine::Impl::make_pages() {
 EngineInfo Engine::Impl::info() const {
   const int64_t tokens = page_pool_->num_pages() * config_.page_size;
   EngineInfo info;
-  info.device =
-      config_.device == "cpu" ? "cpu" : concat("cuda:", parse_device(config_.device), " (", device_.info().name, ")");
+  info.device = device_name_;
   info.instruction_set = context_.ops.name;
   info.num_threads = pool_.num_threads();
   info.vocab_size = decoder_->config().vocab_size;

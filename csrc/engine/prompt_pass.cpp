@@ -113,6 +113,7 @@ void PromptPass::upload() {
 
 // Verification of no draft is the plain sampler; step_rows then takes the tokens over into the state.
 void PromptPass::sample(int32_t* results) {
+  const ScopedTimer timer(models_.context.profiler, Work::kLogits);
   const int64_t vocab = models_.decoder.config().vocab_size;
   const auto count = static_cast<int64_t>(logit_rows_.size());
   VerifyChainParams params{};
@@ -144,6 +145,7 @@ void PromptPass::sample(int32_t* results) {
 }
 
 void PromptPass::observe() {
+  const ScopedTimer timer(models_.context.profiler, Work::kDraft);
   EagleDraft& draft = *models_.draft;
   const int64_t hidden = draft.config().hidden_size, num_rows = draft_rows_.num_rows();
   const Ops& ops = draft_context_.ops;
