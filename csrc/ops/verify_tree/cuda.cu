@@ -162,12 +162,11 @@ E31_DEVICE RowLogits enter_row(const Tree& tree, int32_t row, int64_t request, c
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < shared.siblings.count; i += blockDim.x) {
     shared.coins[i] = child_coin(tree, row, shared.siblings.rows[i]);
   }
-  if (shared.siblings.count > 0) {
-    const DraftLaw q = draft_law(tree, row, scratch, shared);
-    if (threadIdx.x == 0) {
-      shared.q = q;
-      shared.draft_total = q.law.total;
-    }
+  DraftLaw q = {};
+  if (shared.siblings.count > 0) q = draft_law(tree, row, scratch, shared);
+  if (threadIdx.x == 0) {
+    shared.q = q;
+    shared.draft_total = q.law.total;
   }
   const SampleParams& target = tree.params.target;
   const RowLogits logits = target_logits(tree, row, request, scratch);
