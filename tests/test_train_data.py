@@ -7,10 +7,12 @@ from random import Random
 
 import numpy as np
 import pytest
+from support.checkpoints import TargetSpec, write_target
+from support.engine import run_decoder
 from support.training import CAPTURE_LAYERS, train_arguments, write_training_target
 
 torch = pytest.importorskip("torch")
-from eagle31rt import LLM  # noqa: E402
+from eagle31rt import LLM, _core  # noqa: E402
 from eagle31rt.cli import main  # noqa: E402
 from eagle31rt.errors import CheckpointError, InvalidArgumentError  # noqa: E402
 from eagle31rt.tokenizer import Tokenizer  # noqa: E402
@@ -142,8 +144,6 @@ def feature_cache(target: Path, folder: Path, store: ConversationStore, limit: i
 
 
 def test_states_are_the_engines_and_the_cache_is_bounded(target: Path, tmp_path: Path) -> None:
-    from support.engine import run_decoder
-
     store = ConversationStore(tmp_path / "data")
     random = np.random.default_rng(1)
     groups = [[conversation(*random.integers(3, 96, n)) for n in (20, 7)] for _ in range(4)]
@@ -166,3 +166,37 @@ def test_states_are_the_engines_and_the_cache_is_bounded(target: Path, tmp_path:
     halves, _ = feature_cache(target, folder, store, limit=10 * size, exact=False).get(0).rows(0, 20)
     exact, _ = feature_cache(target, tmp_path / "exact", store, limit=10 * size, exact=True).get(0).rows(0, 20)
     assert 0 < np.abs(halves - exact).max() <= np.abs(exact).max() * 2**-11
+
+
+def test_extractor_goes_over_long_sequences_in_passes(tmp_path: Path) -> None:
+    target = write_target(tmp_path / "target", TargetSpec(max_position_embeddings=1100)).directory
+    token_ids = np.random.default_rng(3).integers(0, 96, 1050).tolist()
+    extractor = _core.FeatureExtractor(str(target), [1, 4], max_tokens=1050)
+    expected = run_decoder(target, token_ids, capture_layers=[1, 4], kv_cache_dtype="auto")[1]
+    assert extractor.extract(token_ids, [1050]).tobytes() == expected.tobytes()
+
+
+def test_extractor_takes_any_mixture_of_sequences(target: Path) -> None:
+    """The same bits alone and together; wrong input is refused by name."""
+    random = np.random.default_rng(2)
+    lengths = [3, 512, 1, 505, 40]
+    sequences = [random.integers(3, 96, n).tolist() for n in lengths]
+    extractor = _core.FeatureExtractor(str(target), [0, 2, 4], max_tokens=512, num_threads=2)
+    together = extractor.extract([i for ids in sequences for i in ids], lengths)
+    alone = np.concatenate([extractor.extract(ids, [len(ids)]) for ids in reversed(sequences)][::-1])
+    assert together.tobytes() == alone.tobytes()
+    expected = run_decoder(target, sequences[3], capture_layers=[0, 2, 4], kv_cache_dtype="auto")[1]
+    assert together[516:1021].tobytes() == expected.tobytes()
+    for arguments, message in (
+        (([1, 2], [1]), "lengths add up to 1 for 2 token ids"),
+        (([1], [0]), "a sequence has 0 tokens"),
+        (([1] * 513, [513]), "a sequence has 513 tokens; give 1 to max_tokens"),
+        (([96], [1]), "token id 96 is outside the vocabulary"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            extractor.extract(*arguments)
+    for layers in ([], [2, 1], [-1], [5]):
+        with pytest.raises(InvalidArgumentError, match="capture_layers must ascend within 0 to 4"):
+            _core.FeatureExtractor(str(target), layers, max_tokens=64)
+    with pytest.raises(InvalidArgumentError, match="max_tokens is 513; give 1 to 512"):
+        _core.FeatureExtractor(str(target), [1], max_tokens=513)

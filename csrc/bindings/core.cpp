@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/core_features.h"
 #include "bindings/error_translation.h"
 #include "device/cpu/thread_pool.h"
 #include "eagle31rt/engine.h"
@@ -158,6 +159,7 @@ PYBIND11_MODULE(_core, module) {
   bind_sampling_params(module);
   bind_outputs(module);
   bind_engine(module);
+  bind_features(module);
   module.def("cpu_info", &cpu_info);
   module.def("cuda_info", &cuda_info);
 }

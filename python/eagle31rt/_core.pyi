@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 class EngineConfig:
     model: str
     draft: str  # "" = no draft
@@ -71,6 +74,16 @@ class Engine:
     # weight_bytes, draft_weight_bytes, kv_cache_bytes, eos_token_ids, capture_layers, capture_rule, dtype,
     # kv_cache_dtype, draft_vocab_size, num_speculative_tokens
     def profile(self) -> dict[str, int]: ...  # nanoseconds by kind of work and number of steps, since the last call
+
+class FeatureExtractor:
+    """Captured states of a target, the bits that an engine feeds its draft."""
+
+    # capture_layers: ascending k of the residual streams R_k; max_tokens: of the longest; num_threads 0 = cores
+    def __init__(
+        self, model: str, capture_layers: Sequence[int], max_tokens: int, num_threads: int = 0, device: str = "cpu"
+    ) -> None: ...
+    # token_ids [sum(lengths)], sequence after sequence -> [sum(lengths), len(capture_layers) * hidden_size]
+    def extract(self, token_ids: Sequence[int], lengths: Sequence[int]) -> npt.NDArray[np.float32]: ...
 
 def cpu_info() -> dict[str, object]: ...  # instruction_set, available_instruction_sets, num_physical_cores
 

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", choices=VARIANTS, default=VARIANTS[0], help=f"default {VARIANTS[0]}")
     parser.add_argument("--capture-layers", type=int, nargs="+", default=[], metavar="K", help="default 2, N//2, N-3")
     parser.add_argument("--exact-features", action="store_true", help="cache float32 states instead of float16")
-    parser.add_argument("--device", default="cpu", help="torch device of the head: cpu (default) or cuda")
+    parser.add_argument("--device", default="cpu", help="of head and engine: cpu (default) or cuda")
     text = "of matrix products (auto: bfloat16 on CUDA, float32 on the CPU)"
     parser.add_argument("--precision", choices=PRECISIONS, default="auto", help=text)
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="CPU threads (default: physical cores)")

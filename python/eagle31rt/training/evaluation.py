@@ -40,7 +40,7 @@ def first_prompt(conversation: Conversation) -> list[int]:
 
 
 def measure_acceptance(
-    target: Path, draft: Path, prompts: Sequence[list[int]], num_speculative_tokens: int, threads: int
+    target: Path, draft: Path, prompts: Sequence[list[int]], num_speculative_tokens: int, threads: int, device: str
 ) -> Acceptance:
     """Greedy answers of at most MAX_NEW_TOKENS to token-id prompts."""
     llm = LLM(
@@ -49,6 +49,7 @@ def measure_acceptance(
         speculative_config={"method": "eagle3", "model": draft, "num_speculative_tokens": num_speculative_tokens},
         max_num_seqs=8,
         num_threads=threads or None,
+        device=device,
     )
     params = SamplingParams(temperature=0.0, max_tokens=MAX_NEW_TOKENS)
     outputs = llm.generate(list(prompts), params, use_tqdm=False)
@@ -64,11 +65,12 @@ def evaluate_head(
     prompts: Sequence[list[int]],
     num_speculative_tokens: int,
     threads: int,
+    device: str,
 ) -> Acceptance:
     """Exports the head to a folder of its own, loads it as a user would, and measures."""
     folder = work / "evaluation"
     try:
         export_head(folder, head, kept, sizes)
-        return measure_acceptance(target, folder, prompts, num_speculative_tokens, threads)
+        return measure_acceptance(target, folder, prompts, num_speculative_tokens, threads, device)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -38,6 +38,7 @@ class FeatureSettings:
     threads: int
     limit_bytes: int
     exact: bool  # float32 on disk
+    device: str = "cpu"  # of the engine
 
     @property
     def extracted_layers(self) -> tuple[int, ...]:
@@ -106,7 +107,11 @@ class FeatureCache:
 
             settings = self._settings
             self._extractor = _core.FeatureExtractor(
-                str(settings.target), list(settings.extracted_layers), settings.max_tokens, settings.threads
+                str(settings.target),
+                list(settings.extracted_layers),
+                settings.max_tokens,
+                settings.threads,
+                settings.device,
             )
         token_ids = np.concatenate([conversation.token_ids for conversation in conversations]).tolist()
         return self._extractor.extract(token_ids, [len(conversation) for conversation in conversations])

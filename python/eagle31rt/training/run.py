@@ -77,6 +77,7 @@ def generate_data(settings: TrainSettings, console: Console) -> ConversationStor
         max_model_len=data.max_tokens,
         max_num_seqs=data.max_num_seqs,
         num_threads=settings.threads or None,
+        device=settings.device,
     )
     generator = Generator(llm, data, prompts)
     with _progress(console) as progress:
@@ -165,6 +166,7 @@ def _feature_settings(settings: TrainSettings, target: TargetSizes, sizes: HeadS
         threads=settings.threads,
         limit_bytes=int(settings.data.cache_gib * 2**30),
         exact=settings.data.exact_features,
+        device=settings.device,
     )
 
 

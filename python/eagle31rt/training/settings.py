@@ -101,7 +101,7 @@ class TrainSettings:
     head: HeadSettings
     loop: LoopSettings
     data: DataSettings
-    device: str = "cpu"  # of torch
+    device: str = "cpu"  # of torch and of the engine
     threads: int = 0  # of torch and of the engine; 0: physical cores
     precision: str = "auto"  # of matrix products; auto: bfloat16 on CUDA, float32 on the CPU
 

@@ -200,6 +200,7 @@ class Trainer:
             self.held_out_prompts(loop.evaluate_prompts),
             loop.num_speculative_tokens,
             settings.threads,
+            settings.device,
         )
         line = {"step": self.step, **self.figures.rounded(), **self.validate(), "acceptance": acceptance.__dict__}
         with open(settings.work / "log.jsonl", "a", encoding="utf-8") as log:
