@@ -1,4 +1,4 @@
-"""Paged attention: against float64 numpy, and bit-equal whatever the chunks, the pages, the tree and the threads."""
+"""Paged and latent attention: against float64 numpy, and bit-equal whatever the chunks, pages, tree and threads."""
 
 import numpy as np
 import pytest
@@ -42,12 +42,25 @@ def test_matches_numpy_for_every_shape(num_heads: int, num_kv_heads: int, head_d
         assert_matches_numpy(sequence, causal(sequence, num_rows).run(instruction_set, num_threads=2)[0])
 
 
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("shape", [Shape(5, 1, 48, latent_dim=32), Shape(33, 1, 576, "float16", 20, latent_dim=512)])
+def test_latent_attention_matches_numpy(shape: Shape, instruction_set: str) -> None:
+    for length in (1, 17, SPLIT - 1, SPLIT, SPLIT + 1, 2 * SPLIT + 1):
+        sequence = Sequence.random(shape, length, seed=length)
+        for num_rows, kv_begin in [(1, 0), (min(length, 3), max(length - 20, 0))]:
+            kv_begin = min(kv_begin, length - num_rows)
+            output = causal(sequence, num_rows, kv_begin).run(instruction_set, 2)[0]
+            assert_matches_numpy(sequence, output, kv_begin)
+
+
 SHAPES = [
     Shape(),
     Shape(page_size=1),
     Shape(4, 1, 128, "float32", 20),
     Shape(2, 2, 24, "float16", 16),
     Shape(6, 2, 80, page_size=32),
+    Shape(5, 1, 48, page_size=20, latent_dim=32),
+    Shape(70, 1, 32, "float16", latent_dim=24),
 ]
 
 

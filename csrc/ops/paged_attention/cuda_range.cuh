@@ -76,7 +76,10 @@ E31_DEVICE void store_range(const AttentionProblem& problem, const RangePartials
     const int64_t index = places.index(problem, tile, h);
     float* destination = problem.output + index * problem.value_dim + dim;
     float factor = __fdividef(1.0f, state.sum[2 * h]);  // the exact quotient is a call, around which registers spill
-    if (partials.num_ranges > 1 && range_of(tile.kv_begin) != range_of(places.end(ends, h) - 1)) {
+    const int first = range_of(tile.kv_begin), last = range_of(places.end(ends, h) - 1);
+    if (partials.num_ranges > 1 && static_cast<int>(blockIdx.z) > last)
+      continue;  // another row of the tile sees this range
+    if (partials.num_ranges > 1 && first != last) {
       const int64_t place = static_cast<int64_t>(blockIdx.z) * problem.num_rows * problem.num_heads + index;
       if (dim == 0) partials.state[place] = {state.max[h], state.sum[2 * h]};
       destination = partials.output + place * problem.value_dim + dim;
