@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kArenaSize = size_t{8} << 30;  // address space
 constexpr size_t kPage = 4096;
+constexpr size_t kAlignment = 256;
 
 struct FakeGraph : DeviceGraph {
   std::vector<std::function<void()>> work;
@@ -33,14 +34,22 @@ DeviceInfo FakeDevice::info() const {
 }
 
 void* FakeDevice::allocate(size_t num_bytes, HugePages) {
-  const size_t size = (num_bytes + kPage - 1) / kPage * kPage;
-  E31_CHECK(arena_used_ + size <= kArenaSize, kResource, "the fake device has no ", num_bytes, " bytes left");
-  char* memory = arena_ + arena_used_;
-  arena_used_ += size;
-  mprotect(memory, size, PROT_READ | PROT_WRITE);
-  std::memset(memory, 0xff, size);
-  mprotect(memory, size, PROT_NONE);
-  return memory;
+  const size_t used = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t size = (used + kPage - 1) / kPage * kPage;
+  E31_CHECK(arena_used_ + size + kPage <= kArenaSize, kResource, "the fake device has no ", num_bytes, " bytes left");
+  const Region region{arena_ + arena_used_, size};
+  arena_used_ += size + kPage;  // the last page stays closed
+  regions_.push_back(region);
+  mprotect(region.begin, size, PROT_READ | PROT_WRITE);
+  std::memset(region.begin, 0xff, size);
+  mprotect(region.begin, size, PROT_NONE);
+  return region.begin + size - used;
+}
+
+void FakeDevice::protect(int protection) const {
+  for (const Region& region : regions_) {
+    E31_CHECK(mprotect(region.begin, region.size, protection) == 0, kResource, "too many engines on fake devices");
+  }
 }
 
 void* FakeDevice::allocate_host(size_t num_bytes) {
@@ -92,16 +101,16 @@ void FakeDevice::synchronize() {
   check_usable();
   E31_INVARIANT(!capturing_);
   num_synchronizations += 1;
-  mprotect(arena_, arena_used_, PROT_READ | PROT_WRITE);
+  protect(PROT_READ | PROT_WRITE);
   std::vector<std::function<void()>> work;
   work.swap(queue_);
   try {
     for (const auto& one : work) one();
   } catch (...) {
-    mprotect(arena_, arena_used_, PROT_NONE);
+    protect(PROT_NONE);
     throw;
   }
-  mprotect(arena_, arena_used_, PROT_NONE);
+  protect(PROT_NONE);
 }
 
 void* FakeDevice::workspace(size_t num_bytes) { return allocate(num_bytes, HugePages::kNo); }

@@ -2,7 +2,8 @@
 // time are as on a GPU.
 //
 //   memory   lies in an arena that the host cannot touch: an access outside of operators and copies is a segmentation
-//            fault. Fresh memory is all ones (NaN, -1).
+//            fault, and so is one of theirs past the end of a buffer (to 256 bytes) or before its first page. Fresh
+//            memory is all ones (NaN, -1).
 //   time     work is only queued, and done at synchronize(); graphs are recorded and queued again.
 //   faults   the n-th operator from now on fails, at its launch or while it runs; with or without the loss of the
 //   device.
@@ -57,8 +58,15 @@ class FakeDevice : public Device {
   void enqueue(std::function<void()> work);
   void check_usable() const;
 
+  void protect(int protection) const;
+
+  struct Region {
+    char* begin;
+    size_t size;
+  };
   char* arena_;
   size_t arena_used_ = 0;
+  std::vector<Region> regions_;
   std::set<const void*> host_memory_;
   std::vector<std::function<void()>> queue_, recorded_;
   bool capturing_ = false, lost_ = false, loses_device_ = false;
