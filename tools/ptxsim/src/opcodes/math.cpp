@@ -31,9 +31,9 @@ float exp2_approx(float x) {
 float log2_approx(float x) {
   const bool tiny = x < 0x1p-126f;
   const float scaled = tiny ? x * 0x1p24f : x;
-  const int32_t bits = std::bit_cast<int32_t>(scaled);
-  const int32_t exponent = (bits - 0x3f3504f3) >> 23;
-  const float m = std::bit_cast<float>(bits - (exponent << 23));
+  const uint32_t bits = std::bit_cast<uint32_t>(scaled);  // the bits of sqrt(1/2) are 0x3f3504f3
+  const int32_t exponent = static_cast<int32_t>(bits - 0x3f3504f3u) >> 23;
+  const float m = std::bit_cast<float>(bits - (static_cast<uint32_t>(exponent) << 23));
   const float s = (m - 1.0f) / (m + 1.0f), square = s * s;
   float sum = 0.32059885f;  // 2 / (9 ln 2)
   sum = std::fma(sum, square, 0.41219859f);
