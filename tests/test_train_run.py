@@ -232,3 +232,19 @@ def test_data_alone_is_enough_to_resume(target: Path, finished: Path, tmp_path: 
     arguments = train_arguments(target, tmp_path / "draft", "--resume", steps=24, self_generate=None)
     assert main(arguments) == 0
     assert weights(tmp_path / "draft") == weights(finished)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_handful_of_prompts_trains(
+    target: Path, tmp_path: Path, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of several conversations one is held out; a single one is both trained on and measured."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": "abc"[: i + 1]}) for i in range(count)))
+    options = {"self_generate": None, "prompts": path, "steps": 40}
+    assert main(train_arguments(target, tmp_path / "draft", **options)) == 0
+    shown = capsys.readouterr()
+    assert "acceptance length" in shown.out and "step 40 of 40: loss" in shown.err
+    (line,) = log_lines(tmp_path / "draft")
+    assert line["acceptance"]["num_drafts"] > 0
+    assert bool(line["validation_loss"]) == (count > 1)

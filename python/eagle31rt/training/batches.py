@@ -50,6 +50,9 @@ class Dataset:
             self.training[group] = [i for i in usable if i not in held_out]
             if held_out:
                 self.validation.append(BatchPlan(group, tuple(held_out)))
+        largest = max(self.training, key=lambda group: len(self.training[group]), default=-1)
+        if not self.validation and largest >= 0 and len(self.training[largest]) >= 2:  # little data: one all the same
+            self.validation.append(BatchPlan(largest, (self.training[largest].pop(),)))
 
     @property
     def num_training_tokens(self) -> int:

@@ -32,6 +32,8 @@ from eagle31rt.training.target import TargetSizes, TargetTensors
 from eagle31rt.training.trainer import Figures, Trainer
 from eagle31rt.training.vocabulary import choose_vocabulary, count_tokens, coverage
 
+_LOG_STEPS = 20
+
 
 def train(settings: TrainSettings, console: Console, resume: bool = False) -> Acceptance:
     """Everything from prompts to the exported directory; returns the acceptance that the engine measured.
@@ -50,6 +52,8 @@ def train(settings: TrainSettings, console: Console, resume: bool = False) -> Ac
 
             def report(step: int, total: int, figures: Figures) -> None:
                 progress.update(task, total=total, completed=step, description=_describe(figures))
+                if progress.disable and not step % _LOG_STEPS:  # no terminal: a log file
+                    console.print(f"step {step} of {total}: {_describe(figures)}")
 
             acceptance = trainer.run(report)
         export_head(settings.output, trainer.head, trainer.kept, sizes)

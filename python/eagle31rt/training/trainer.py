@@ -189,7 +189,7 @@ class Trainer:
         }
 
     def evaluate(self) -> Acceptance:
-        """Measures with the engine on held-out prompts and appends a line to log.jsonl."""
+        """Measures with the engine and appends a line to log.jsonl."""
         settings, loop = self.settings, self.settings.loop
         acceptance = evaluate_head(
             self.head,
@@ -208,6 +208,9 @@ class Trainer:
         return acceptance
 
     def held_out_prompts(self, count: int) -> list[list[int]]:
-        conversations = [c for plan in self.dataset.validation for c in self.dataset.conversations(plan)]
+        """Prompts of conversations that are never trained on; of training only if there is a single conversation."""
+        loop = self.settings.loop
+        plans = self.dataset.validation or self.dataset.epoch(0, loop.batch_tokens, loop.seed)[:1]
+        conversations = [c for plan in plans for c in self.dataset.conversations(plan)]
         step = max(1, len(conversations) // count)
         return [first_prompt(conversation) for conversation in conversations[::step][:count]]
