@@ -131,8 +131,8 @@ def run_condition(
 ) -> dict[str, Any]:
     sizes = TargetSizes.read(Path(options.model))
     head, _ = load_head(Path(directory), sizes, TargetTensors.read(Path(options.model)), MAX_LEN)
-    probe = _testing.DraftProbe(options.model, directory, MAX_LEN)
-    extractor = _core.FeatureExtractor(options.model, list(head.sizes.capture_layers), MAX_LEN)
+    probe = _testing.DraftProbe(options.model, directory, MAX_LEN, options.threads)
+    extractor = _core.FeatureExtractor(options.model, list(head.sizes.capture_layers), MAX_LEN, options.threads)
     depths: list[list[dict[str, float]]] = []
     counts = np.zeros((options.depth, 2), np.int64)
     for prompt, ids in zip(prompts, answers, strict=True):
@@ -148,6 +148,7 @@ def run_condition(
         for kind in KINDS
     }
     rows["acceptance"] = [round(stood / reached, 4) if reached else None for reached, stood in counts.tolist()]
+    rows["reached"] = counts[:, 0].tolist()
     rows["mean_accepted"] = round(float(counts[:, 1].sum() / counts[0, 0]), 4)
     rows["anchors"] = int(counts[0, 0])
     rows["prompt_tokens"] = round(float(np.mean([len(prompt) for prompt in prompts])))
@@ -163,6 +164,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--long-tokens", type=int, default=2000)
     parser.add_argument("--depth", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=0, help="0: physical cores")
     parser.add_argument("--output", default="drift.json")
     return parser.parse_args()
 
@@ -170,7 +172,9 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     options = parse_options()
     prompts = make_prompts(options.questions, Tokenizer(Path(options.model)), options.prompts, options.long_tokens)
-    engine = make_engine(options.model, max_num_seqs=8, max_model_len=MAX_LEN)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    engine = make_engine(options.model, max_num_seqs=8, max_model_len=MAX_LEN, num_threads=options.threads)
     answers = {name: answer(engine, of_condition, options.max_tokens) for name, of_condition in prompts.items()}
     rows: list[dict[str, Any]] = []
     for entry in options.draft:

@@ -22,6 +22,7 @@ TITLES = {
     "drifted": "attention on drafted entries",
     "acceptance": "acceptance given the ones before",
 }
+KINDS = ("magnitude", "entropy", "sink", "recent", "drifted")
 COLORS = {"eagle3": "tab:orange", "eagle3.1": "tab:blue"}
 STYLES = {"short": "-", "bare": "--", "long": ":"}
 
@@ -30,7 +31,8 @@ def draw(kind: str, rows: list[dict[str, Any]]) -> None:
     figure, axes = plt.subplots(figsize=(4.2, 3.0), dpi=110)
     for row in rows:
         depths = range(1, len(row[kind]) + 1)
-        values = [float("nan") if value is None else value for value in row[kind]]
+        measured = acceptance(row) if kind == "acceptance" else row[kind]
+        values = [float("nan") if value is None else value for value in measured]
         label = f"{row['draft']}, {row['condition']}"
         color, style = COLORS.get(row["draft"]), STYLES[row["condition"]]
         axes.plot(depths, values, color=color, linestyle=style, marker=".", label=label)
@@ -43,19 +45,24 @@ def draw(kind: str, rows: list[dict[str, Any]]) -> None:
     plt.close(figure)
 
 
+_FEWEST = 20  # anchors that an acceptance rate must stand on
+_SHOWN = 3  # depths of the acceptance column
+
+
+def acceptance(row: dict[str, Any]) -> list[float | None]:
+    pairs = zip(row["acceptance"], row["reached"], strict=True)
+    return [rate if reached >= _FEWEST else None for rate, reached in pairs]
+
+
 def summary(rows: list[dict[str, Any]]) -> str:
     """Depth 1 -> the last depth, as the paper's Table 2 has it."""
-    header = ["draft", "condition", "magnitude", "entropy", "sink", "recent", "drifted", "acceptance", "mean accepted"]
+    header = ["draft", "condition", *KINDS, f"acceptance of 1 to {_SHOWN}", "mean accepted"]
     lines = []
     for row in rows:
-        kinds = ("magnitude", "entropy", "sink", "recent", "drifted", "acceptance")
-        ends = [f"{row[kind][0]:.2f} -> {_last(row[kind]):.2f}" for kind in kinds]
-        lines.append([row["draft"], row["condition"], *ends, f"{row['mean_accepted']:.2f}"])
+        ends = [f"{row[kind][0]:.2f} -> {row[kind][-1]:.2f}" for kind in KINDS]
+        rates = " / ".join("-" if rate is None else f"{rate:.2f}" for rate in acceptance(row)[:_SHOWN])
+        lines.append([row["draft"], row["condition"], *ends, rates, f"{row['mean_accepted']:.2f}"])
     return table(header, lines)
-
-
-def _last(values: list[float | None]) -> float:
-    return next(value for value in reversed(values) if value is not None)
 
 
 def main() -> None:
