@@ -137,7 +137,7 @@ class Step:
 
 
 def unroll(head: DraftHead, batch: Batch, slots: Slots, anchors: torch.Tensor, num_steps: int) -> list[Step]:
-    """Step 0 for all slots, steps 1 to num_steps - 1 for `anchors`, whose chains must fit: tokens_left > num_steps - 1.
+    """Step 0 for all slots, steps 1 to num_steps - 1 for `anchors` (slot indices, ascending).
 
     Tokens past a conversation's end are never read: an anchor with fewer tokens left takes its last token again, and
     the caller leaves those steps out of the loss.
