@@ -233,13 +233,14 @@ def test_scores_that_overflow(dtype: str) -> None:
     assert np.isnan(run(causal(sequence, 1))[0][0]).all()
 
 
-def counted(simulator: Simulator, call: Call) -> dict[str, Any]:
-    """Counters of the attention kernel, the only one besides those that append."""
+def counted(simulator: Simulator, call: Call) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Counters of the attention kernel and of the one that merges ranges ({} if it did not run)."""
     with simulator.counting() as counters:
         run(call)
-    kernels = [kernel for name, kernel in counters.items() if "append" not in name]
-    assert len(kernels) == 1
-    return kernels[0]
+    attention = [kernel for name, kernel in counters.items() if "attention" in name]
+    merging = [kernel for name, kernel in counters.items() if "merge" in name]
+    assert len(attention) == 1 and attention[0]["launches"] == 1
+    return attention[0], merging[0] if merging else {}
 
 
 def assert_entries_stream_once(kernel: dict[str, Any], entry_bytes: int, query_bytes: int, output_bytes: int) -> None:
@@ -256,20 +257,37 @@ def assert_entries_stream_once(kernel: dict[str, Any], entry_bytes: int, query_b
 def test_traffic_of_llama_8b(num_rows: int, simulator: Simulator) -> None:
     """Decode and verification at 512 positions: each key and value once for the four heads of its group."""
     shape, length = Shape(32, 8, 128), 512
-    kernel = counted(simulator, causal(Sequence.random(shape, length), num_rows))
+    kernel, merging = counted(simulator, causal(Sequence.random(shape, length), num_rows))
     entries, rows = 2 * length * 8 * 128 * 2, num_rows * 32 * 128 * 4
     assert_entries_stream_once(kernel, entries, rows, rows)
     products = (64 // 8) * (128 // 16) + (64 // 16) * (128 // 8)  # of a split with 16 queries
     sums = 4 * (64 // 16)  # of the weights, in each of the four warps
     expected = 8 * (length // 64) * (-(-num_rows * 4 // 16) * products + sums)
     assert kernel["matrix_instructions"] == {"mma.m16n8k16.bf16": expected}
+    assert merging["global_store_bytes"] == 0 and merging["unique_load_sectors"] < 8  # one range
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("num_rows", [1, 4])
+def test_traffic_of_several_ranges(num_rows: int, simulator: Simulator) -> None:
+    """Partial results of ranges, written once and read once, are 2 % of the entries' bytes for four queries."""
+    shape, length = Shape(4, 1, 128), 1024
+    kernel, merging = counted(simulator, causal(Sequence.random(shape, length), num_rows))
+    entries, rows = 2 * length * 128 * 2, num_rows * 4 * 128 * 4
+    partial = 2 * num_rows * 4 * (128 + 2) * 4
+    moved = sum(k["unique_load_sectors"] + k["unique_store_sectors"] for k in (kernel, merging)) * SECTOR
+    assert entries + 2 * rows + 2 * partial <= moved <= 1.01 * (entries + 2 * rows + 2 * partial)
+    assert kernel["global_load_sectors"] * SECTOR <= 1.1 * (entries + 2 * rows)
+    assert 2 * partial < 0.02 * num_rows * entries
+    assert kernel["bank_conflicts"] == merging["bank_conflicts"] == 0
 
 
 @pytest.mark.cuda
 def test_traffic_of_latent_attention(simulator: Simulator) -> None:
     """64 heads at 256 positions: a block reads each latent entry once, as key and value of all its heads."""
     shape, length = Shape(64, 1, 576, latent_dim=512), 256
-    kernel = counted(simulator, causal(Sequence.random(shape, length), 1))
+    kernel, merging = counted(simulator, causal(Sequence.random(shape, length), 1))
+    assert merging == {}
     large = _testing.cuda_device_info()["shared_memory_per_block"] >= 220 * 1024
     blocks = 1 if large else 2  # of 64 or 32 heads
     assert_entries_stream_once(kernel, blocks * length * 576 * 2, 64 * 576 * 4, 64 * 512 * 4)

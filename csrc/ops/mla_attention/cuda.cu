@@ -40,9 +40,9 @@ void attend_with(const AttentionProblem& problem, const AttentionConfig& config,
 template <typename Element, int kKeyDim, int kValueDim>
 void attend_dims(const AttentionProblem& problem, ExecutionContext& context) {
   using Large = LatentTraits<Element, kKeyDim, kValueDim, 4, 2>;
-  const int64_t shared_bytes = context.device->info().shared_memory_per_block;
+  const int64_t shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   const bool fits_large = static_cast<int64_t>(sizeof(LatentMemory<Large>)) <= shared_bytes;
-  AttentionConfig config = config_of(problem, fits_large ? 64 : 32, context);
+  const AttentionConfig config = config_of(problem, fits_large ? 64 : 32);
   if (config.tile_queries == 64) return attend_with<Element, kKeyDim, kValueDim, 4, 2>(problem, config, context);
   attend_with<Element, kKeyDim, kValueDim, 2, 4>(problem, config, context);
 }

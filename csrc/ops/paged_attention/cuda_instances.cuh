@@ -16,7 +16,7 @@ void attend_with(const AttentionProblem& problem, const AttentionConfig& config,
 template <typename Element, int kDim>
 void attend_dim(const AttentionProblem& problem, ExecutionContext& context) {
   constexpr int kMaxQueries = kDim > 128 ? 32 : 64;
-  const AttentionConfig config = config_of(problem, kMaxQueries, context);
+  const AttentionConfig config = config_of(problem, kMaxQueries);
   if (config.tile_queries == 16) {
     attend_with<Element, kDim, 1, 4>(problem, config, context);
   } else if (config.tile_queries == 32) {

@@ -29,7 +29,10 @@ AttentionProblem problem_of(const Params& params) {
   return problem;
 }
 
-AttentionConfig config_of(const AttentionProblem& problem, int32_t max_queries, const ExecutionContext& context);
+// Of the current device; a lookup, unlike Device::info().
+int32_t device_attribute(cudaDeviceAttr attribute);
+
+AttentionConfig config_of(const AttentionProblem& problem, int32_t max_queries);
 
 // Takes the workspace for partial results.
 AttentionTiling tiling_of(const AttentionProblem& problem, const AttentionConfig& config, ExecutionContext& context);

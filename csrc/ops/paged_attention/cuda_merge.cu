@@ -64,7 +64,14 @@ void merge_ranges(const AttentionProblem& problem, const RangePartials& partials
          context, problem, partials);
 }
 
-AttentionConfig config_of(const AttentionProblem& problem, int32_t max_queries, const ExecutionContext& context) {
+int32_t device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  check(cudaGetDevice(&device), "asking for the current GPU");
+  check(cudaDeviceGetAttribute(&value, attribute, device), "reading the GPU's properties");
+  return value;
+}
+
+AttentionConfig config_of(const AttentionProblem& problem, int32_t max_queries) {
   return attention_config({.num_rows = problem.num_rows,
                            .num_requests = problem.num_requests,
                            .num_kv_heads = problem.num_heads / problem.group,
@@ -72,7 +79,7 @@ AttentionConfig config_of(const AttentionProblem& problem, int32_t max_queries, 
                            .value_dim = problem.value_dim,
                            .max_length = int64_t{problem.page_table_stride} * problem.page_size,
                            .max_queries = max_queries,
-                           .num_multiprocessors = context.device->info().num_multiprocessors});
+                           .num_multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount)});
 }
 
 AttentionTiling tiling_of(const AttentionProblem& problem, const AttentionConfig& config, ExecutionContext& context) {

@@ -65,7 +65,7 @@ struct TileMemory {
 
 // Queries times scale, rounded to the cache's type; zeros where there is no query and past key_dim.
 template <int kThreads, int kQueries, int kDim, int kStride, typename Element>
-E31_DEVICE void load_queries(const AttentionProblem& problem, const Tile& tile, Element* shared) {
+E31_DEVICE void load_queries(const AttentionProblem& problem, Tile tile, Element* shared) {
   for (int i = static_cast<int>(threadIdx.x); i < kQueries * kDim; i += kThreads) {
     const int query = i / kDim, dim = i % kDim;
     float value = 0.0f;

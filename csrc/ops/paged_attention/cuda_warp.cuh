@@ -111,11 +111,11 @@ struct SharedScores {
 template <int kStride, int kTiles>
 E31_DEVICE void share_scores(const float (&score)[kTiles][4], float* first_query) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  float* row = first_query + lane / 4 * kStride + lane % 4 * 2;
+  float2* row = reinterpret_cast<float2*>(first_query) + lane / 4 * (kStride / 2) + lane % 4;
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
-    *reinterpret_cast<float2*>(row + 8 * n) = {score[n][0], score[n][1]};
-    *reinterpret_cast<float2*>(row + 8 * n + 8 * kStride) = {score[n][2], score[n][3]};
+    row[4 * n] = make_float2(score[n][0], score[n][1]);
+    row[4 * n + 4 * kStride] = make_float2(score[n][2], score[n][3]);
   }
 }
 
@@ -259,12 +259,14 @@ E31_DEVICE void accumulate_selected(const Weights<Element, Scores>& weights, con
 template <int kDims, typename Element>
 E31_DEVICE bool any_non_finite(const Element* values, int stride, int begin, int end) {
   constexpr uint32_t kExponent = kOnes<Element> == 0x3c003c00u ? 0x7c00u : 0x7f80u;
-  constexpr int kChunks = kDims / 8;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   bool found = false;
-  for (int i = static_cast<int>(threadIdx.x) % kWarpSize; i < (end - begin) * kChunks; i += kWarpSize) {
-    const uint4 chunk = *reinterpret_cast<const uint4*>(values + (begin + i / kChunks) * stride + i % kChunks * 8);
-    for (uint32_t word : {chunk.x, chunk.y, chunk.z, chunk.w}) {
-      found |= (word & kExponent) == kExponent || (word >> 16 & kExponent) == kExponent;
+  for (int row = begin + lane % 8; row < end; row += 8) {  // eight rows hit different banks
+    for (int dim = lane / 8 * 8; dim < kDims; dim += 32) {
+      const uint4 chunk = *reinterpret_cast<const uint4*>(values + row * stride + dim);
+      for (uint32_t word : {chunk.x, chunk.y, chunk.z, chunk.w}) {
+        found |= (word & kExponent) == kExponent || (word >> 16 & kExponent) == kExponent;
+      }
     }
   }
   return __any_sync(kFullWarp, found);
