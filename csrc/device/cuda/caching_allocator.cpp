@@ -43,7 +43,8 @@ void* CachingAllocator::allocate(size_t num_bytes) {
     size_t free_bytes = 0, total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
     fail(ErrorCode::kResource, "the GPU has no ", num_bytes, " bytes left (", free_bytes, " of ", total_bytes,
-         " free); lower max_num_seqs, max_model_len or kv_cache_memory_bytes, or free GPU memory");
+         " free); lower max_num_seqs, max_model_len, max_num_batched_tokens or kv_cache_memory_bytes, or free GPU "
+         "memory");
   }
   check(status, "allocating device memory");
   sizes_[memory] = size;
