@@ -20,6 +20,7 @@ struct LatentTraits {
   static constexpr int kScoreStride = kAttentionSplit + 8;
   static constexpr int kScoreTilesPerWarp = kScoreTiles / kSplitWarps;
   static constexpr int kDimsPerWarp = kValueDim / kSplitWarps;
+  static_assert(kDimsPerWarp % 16 == 0 && kThreads >= kAttentionSplit);
 };
 
 template <typename Traits>

@@ -18,7 +18,7 @@ void attend_dim(const AttentionProblem& problem, ExecutionContext& context) {
   constexpr int kMaxQueries = kDim > 128 ? 32 : 64;
   const AttentionConfig config = config_of(problem, kMaxQueries);
   if (config.tile_queries == 16) {
-    attend_with<Element, kDim, 1, 4>(problem, config, context);
+    attend_with<Element, kDim, 1, (kDim % 64 == 0 ? 4 : 2)>(problem, config, context);
   } else if (config.tile_queries == 32) {
     attend_with<Element, kDim, 2, (kDim > 128 ? 4 : 2)>(problem, config, context);
   } else if constexpr (kMaxQueries == 64) {

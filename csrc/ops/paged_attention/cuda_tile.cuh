@@ -22,6 +22,7 @@ struct TileTraits {
   static constexpr int kScoreStride = kAttentionSplit + 8;  // floats; conflict-free for the fragments' pairs
   static constexpr int kScoreTilesPerWarp = kScoreTiles / kSplitWarps;
   static constexpr int kDimsPerWarp = kDim / kSplitWarps;
+  static_assert(kDimsPerWarp % 16 == 0 && kThreads >= kAttentionSplit);
 };
 
 // What a block has to do. In shared memory because every warp needs it now and then, and registers are short.
