@@ -16,7 +16,7 @@ void commit(const StepRowsParams& params, int64_t request) {
     store_result(params, request, place);
     if (params.rows.token_ids != nullptr) make_observed_row(params, request, place, length);
   }
-  advance_state(params, request);
+  advance_state(params, request, length);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kWarpSize) commit_rows_kernel(const StepRowsPa
     if (params.rows.token_ids != nullptr) make_observed_row(params, request, place, length);
   }
   __syncwarp();  // every lane has read the length
-  if (threadIdx.x == 0) advance_state(params, request);
+  if (threadIdx.x == 0) advance_state(params, request, length);
   if (params.request_of_slot == nullptr) return;
   const int64_t stride = int64_t{gridDim.x} * kWarpSize;
   for (int64_t s = request * kWarpSize + threadIdx.x; s < params.state.num_slots; s += stride)

@@ -122,12 +122,12 @@ E31_HOST_DEVICE static inline void store_result(const StepRowsParams& params, in
   result[place + 1] = place <= accepted ? params.emitted_token_ids[request * params.rows_per_request + place] : -1;
 }
 
-// After every reader of the request's length is done.
-E31_HOST_DEVICE static inline void advance_state(const StepRowsParams& params, int64_t request) {
+// After every reader of the request's length is done. length: as it was.
+E31_HOST_DEVICE static inline void advance_state(const StepRowsParams& params, int64_t request, int32_t length) {
   const int32_t slot = params.request_slots[request];
   const int32_t accepted = slot < 0 ? -1 : params.num_accepted[request];
   if (accepted < 0) return;
-  params.state.length[slot] += accepted + 1;
+  params.state.length[slot] = length + accepted + 1;
   params.state.last_token[slot] = params.emitted_token_ids[request * params.rows_per_request + accepted];
 }
 
