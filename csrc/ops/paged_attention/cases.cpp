@@ -91,7 +91,8 @@ OpEntry paged_attention_cases() {
   for (const Variant& variant : kVariants) entry.variants.push_back(describe(variant));
   // Scores up to about 6 with an error near 1e-6, which is the relative error of a weight; values are at most 1.
   entry.tolerance = {2e-6, 0};
-  entry.cuda_tolerance = {1.6e-2, 0};
+  // bfloat16 queries and weights: at most 4e-3 here; a naive bfloat16 version errs by up to 6e-3.
+  entry.cuda_tolerance = {8e-3, 0};
   entry.make = [](int variant, std::span<const uint64_t> row_ids) -> std::unique_ptr<OpCase> {
     return std::make_unique<PagedAttentionCase>(kVariants[variant], row_ids);
   };
