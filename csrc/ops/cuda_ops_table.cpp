@@ -7,7 +7,7 @@
 
 namespace eagle31rt::cuda {
 
-#define E31_DECLARE(op, Params) __attribute__((weak)) void op(const Params&, ExecutionContext&);
+#define E31_DECLARE(op, Params) void op(const Params&, ExecutionContext&);
 E31_FOR_EACH_OP(E31_DECLARE)
 #undef E31_DECLARE
 

@@ -28,6 +28,8 @@ std::string quoted(const std::string& text) {
 std::string to_json(const ptxsim::Counters& counters) {
   const std::pair<const char*, uint64_t> values[] = {
       {"launches", counters.launches},
+      {"block_threads", counters.block_threads},
+      {"dynamic_shared_bytes", counters.dynamic_shared_bytes},
       {"warp_instructions", counters.warp_instructions},
       {"thread_instructions", counters.thread_instructions},
       {"global_load_bytes", counters.global_load_bytes},

@@ -183,6 +183,8 @@ void Module::launch(const std::string& name, const LaunchConfig& config, const s
   launch.matrix_instructions.resize(entry.kernel->matrix_names.size());
   const auto finish = [&] {
     ++counters.launches;
+    counters.block_threads = std::max(counters.block_threads, config.block.count());
+    counters.dynamic_shared_bytes = std::max<uint64_t>(counters.dynamic_shared_bytes, config.dynamic_shared_bytes);
     counters.warp_instructions += launch.warp_instructions;
     counters.thread_instructions += launch.thread_instructions;
     for (size_t i = 0; i < launch.matrix_instructions.size(); ++i) {

@@ -47,6 +47,8 @@ struct Options {
 // Totals of the launches of one kernel.
 struct Counters {
   uint64_t launches = 0;
+  uint64_t block_threads = 0;         // of the largest block
+  uint64_t dynamic_shared_bytes = 0;  // the most that a launch asked for
   uint64_t warp_instructions = 0;
   uint64_t thread_instructions = 0;
   uint64_t global_load_bytes = 0;    // asked for by lanes, cp.async included
