@@ -62,19 +62,20 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         yield attribute, value
 
 
+def short_name(demangled: str) -> str:
+    """`void a::k<T>(P)` -> `k<T>`: without what is the same everywhere, and without the parameters."""
+    head = re.sub(r"eagle31rt::|cuda::|\(anonymous namespace\)::|^void ", "", demangled)
+    depth = 0
+    for i, character in enumerate(head):
+        depth += (character == "<") - (character == ">")
+        if character == "(" and depth == 0:
+            return head[:i]
+    return head
+
+
 def _demangle(names: list[str]) -> dict[str, str]:
     done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
-    short = []
-    for name in done.stdout.splitlines():
-        head = re.sub(r"eagle31rt::cuda::|\(anonymous namespace\)::|^void ", "", name)
-        depth, end = 0, len(head)
-        for i, character in enumerate(head):  # the parameter list begins at the first ( outside of <>
-            depth += (character == "<") - (character == ">")
-            if character == "(" and depth == 0:
-                end = i
-                break
-        short.append(head[:end])
-    return dict(zip(names, short, strict=True))
+    return {name: short_name(demangled) for name, demangled in zip(names, done.stdout.splitlines(), strict=True)}
 
 
 def _kernels_of(image: bytes, header: tuple[int, ...]) -> list[tuple[str, dict[str, int]]]:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cubin import CompiledKernel, read_kernels
+from cubin import CompiledKernel, read_kernels, short_name
 
 RESULTS = Path(__file__).resolve().parent / "results" / "kernel_resources.json"
 
@@ -87,7 +87,7 @@ def main() -> int:
     args = parser.parse_args()
     stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"kernels": []}
     if args.launches is not None:
-        launches = json.loads(args.launches.read_text())
+        launches = {short_name(name): counted for name, counted in json.loads(args.launches.read_text()).items()}
     else:
         launches = {row["name"]: row for row in stored["kernels"]}
     rows = table(args.library, launches)

@@ -88,7 +88,9 @@ E31_DEVICE int64_t request_of(const VerifyChainParams& params, int64_t row) {
   return low;
 }
 
-__global__ void invert_kernel(const DraftMap map, int32_t* target_to_draft, int64_t vocab_size) {
+constexpr int kInvertThreads = 256;
+
+__global__ void __launch_bounds__(kInvertThreads) invert_kernel(const DraftMap map, int32_t* target_to_draft, int64_t vocab_size) {
   const int64_t id = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (id >= map.draft_vocab_size) return;
   const int32_t target = map.draft_to_target[id];
@@ -272,7 +274,7 @@ void verify_by_sample(const VerifyChainParams& params, const Scratch& scratch, E
 
 void invert_draft_map(const DraftMap& map, int32_t* target_to_draft, int64_t vocab_size, ExecutionContext& context) {
   context.device->fill(target_to_draft, 0xff, static_cast<size_t>(vocab_size) * sizeof(int32_t));
-  constexpr int64_t kThreads = 256;
+  constexpr int64_t kThreads = kInvertThreads;
   launch(
       "invert_draft_map", invert_kernel,
       {.grid = dim3(static_cast<unsigned>((map.draft_vocab_size + kThreads - 1) / kThreads)), .block = dim3(kThreads)},

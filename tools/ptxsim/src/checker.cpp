@@ -161,7 +161,10 @@ bool Checker::ordered_after_write(const ShadowRecord& record, const Event& event
 }
 
 bool Checker::ordered_after_reads(const ShadowRecord& record, const Event& event) const {
-  if (record.atomic_reads && is_atomic(event.access)) return true;
+  return (record.atomic_reads && is_atomic(event.access)) || reads_happen_before(record, event);
+}
+
+bool Checker::reads_happen_before(const ShadowRecord& record, const Event& event) const {
   if (record.read_block != block_number_) return event.is_shared || blocks_ordered(record.read_block);
   if (record.reader == event.thread()) return true;
   bool all = true;
@@ -195,7 +198,9 @@ void Checker::note_write(ShadowRecord& record, const Event& event) {
 void Checker::note_read(ShadowRecord& record, const Event& event) {
   const uint32_t warp_bit = 1u << event.warp->index, clock = clock_[event.warp->index];
   const uint16_t thread = event.access == Access::kWarpLoad ? ShadowRecord::kManyThreads : event.thread();
-  if (!record.read || (event.is_shared && record.read_block != block_number_)) {
+  // Reads that happen before this one are ordered before whatever this one is ordered before: it stands for them. A
+  // lane that reads after a barrier and then writes must not meet "several threads" of before the barrier.
+  if (!record.read || (event.is_shared && record.read_block != block_number_) || reads_happen_before(record, event)) {
     record.read = true;
     record.atomic_reads = is_atomic(event.access);
     record.reader = thread;

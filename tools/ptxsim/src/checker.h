@@ -73,6 +73,7 @@ class Checker {
   void visit(ShadowRecord& record, const Event& event, uint64_t offset);
   bool ordered_after_write(const ShadowRecord& record, const Event& event) const;
   bool ordered_after_reads(const ShadowRecord& record, const Event& event) const;
+  bool reads_happen_before(const ShadowRecord& record, const Event& event) const;
   bool ordered(uint32_t warp, uint32_t clock, const Event& event) const;
   bool blocks_ordered(uint32_t earlier) const;
   void note_read(ShadowRecord& record, const Event& event);

@@ -44,6 +44,13 @@ PTX_TEST(checker_shared_memory_between_warps) {
       {"st.shared.u32 [s], t; bar.sync 0; ld.shared.u32 r0, [n];", "none"},
       {"st.shared.u32 [s], t; bar.sync 0; ld.shared.u32 r0, [n]; st.shared.u32 [s], r0;", "race"},
       {"st.shared.u32 [s], t; bar.sync 0; ld.shared.u32 r0, [n]; bar.sync 0; st.shared.u32 [s], r0;", "none"},
+      // The other thread read before the barrier: only one's own read is left to write after.
+      {"st.shared.u32 [s], t; bar.sync 0; ld.shared.u32 r0, [n]; bar.sync 0; ld.shared.u32 r1, [s]; "
+       "st.shared.u32 [s], r0;",
+       "none"},
+      {"st.shared.u32 [s], t; bar.sync 0; ld.shared.u32 r1, [s]; bar.sync 0; ld.shared.u32 r0, [n]; "
+       "st.shared.u32 [s], r0;",
+       "race"},
       {"st.shared.u32 [buffer], t;", "race"},
       {"atom.shared.add.u32 r0, [buffer], 1;", "none"},
       {"st.shared.u8 [r9+0], t;", "race"},
