@@ -18,6 +18,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 DEFAULT_SIMULATOR = ROOT / "tools" / "ptxsim" / "build" / "libcudart.so.13"
 
 
+def _difference(after: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Of totals that only grow; of block_threads and dynamic_shared_bytes, which are maxima, it means nothing."""
+    return {
+        name: _difference(value, before.get(name, {})) if isinstance(value, dict) else value - before.get(name, 0)
+        for name, value in after.items()
+    }
+
+
 class Simulator:
     """The functions that the simulator's libcudart exports besides CUDA's (tools/ptxsim/cudart/ptxsim_control.h)."""
 
@@ -31,9 +39,15 @@ class Simulator:
     def counting(self) -> Iterator[dict[str, dict[str, Any]]]:
         """Counters by kernel of the launches inside the block, filled when it ends."""
         counters: dict[str, dict[str, Any]] = {}
-        self._library.ptxsim_reset_counters()
+        before = self._counters()
         yield counters
-        counters.update(json.loads(self._library.ptxsim_counters_json(None)))
+        for kernel, after in self._counters().items():
+            used = _difference(after, before.get(kernel, {}))
+            if used["launches"] > 0:
+                counters[kernel] = used
+
+    def _counters(self) -> dict[str, dict[str, Any]]:
+        return dict(json.loads(self._library.ptxsim_counters_json(None)))
 
     def last_report(self) -> str:
         return bytes(self._library.ptxsim_last_report()).decode()
