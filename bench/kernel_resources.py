@@ -70,6 +70,17 @@ def table(library: Path, launches: dict[str, dict[str, int]]) -> list[dict[str, 
     return rows
 
 
+def read_launches(files: list[Path]) -> dict[str, dict[str, int]]:
+    """Per kernel the largest block and the most dynamic shared memory in any of the counters files."""
+    launches: dict[str, dict[str, int]] = {}
+    for file in files:
+        for name, counted in json.loads(file.read_text()).items():
+            largest = launches.setdefault(short_name(name), {"block_threads": 0, "dynamic_shared_bytes": 0})
+            for key in largest:
+                largest[key] = max(largest[key], counted[key])
+    return launches
+
+
 def compile_seconds(ninja_log: Path) -> dict[str, float]:
     """Wall seconds of the last compilation of each .cu file for all architectures, from the log of a Ninja build."""
     seconds = {}
@@ -98,16 +109,14 @@ def problems(rows: list[dict[str, Any]]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", type=Path)
-    parser.add_argument("--launches", type=Path, help="counters file of tools/ptxsim")
+    parser.add_argument("--launches", type=Path, nargs="+", default=[], help="counters files of tools/ptxsim")
+    parser.add_argument("--all-launched", action="store_true", help="fail if a kernel is in none of the --launches")
     parser.add_argument("--ninja-log", type=Path, help=".ninja_log of the build: keeps the compile time of each file")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"kernels": []}
-    if args.launches is not None:
-        launches = {short_name(name): counted for name, counted in json.loads(args.launches.read_text()).items()}
-    else:
-        launches = {row["name"]: row for row in stored["kernels"]}
+    launches = read_launches(args.launches) if args.launches else {row["name"]: row for row in stored["kernels"]}
     rows = table(args.library, launches)
     for row in rows:
         print(
@@ -116,6 +125,8 @@ def main() -> int:
             f"threads {row['block_threads']:>4}  occupancy {row['occupancy']}"
         )
     found = problems(rows)
+    if args.all_launched:
+        found += [f"{name} was never launched" for name in sorted({row["name"] for row in rows} - set(launches))]
     if args.write:
         times = compile_seconds(args.ninja_log) if args.ninja_log else stored.get("compile_seconds", {})
         command = f"python kernel_resources.py {args.library.name} --launches COUNTERS --ninja-log LOG --write"

@@ -48,8 +48,11 @@ step "registers, spills and occupancy"
 
 cuda_tests() { (cd "$work" && "$bin/pytest" -q -n "$(nproc)" -c "$OLDPWD/pyproject.toml" --rootdir "$OLDPWD" "$OLDPWD/tests" \
   --device cuda --ptxsim "$work/ptxsim/libcudart.so.13" "$@"); }
-step "every test, default order"
-cuda_tests
+step "every test, default order; no kernel of the library may stay without a launch"
+cuda_tests_counted() { PTXSIM_COUNTERS_FILE="$work/counters-%p.json" PTXSIM_DEVICE=$1 cuda_tests "${@:2}"; }
+cuda_tests_counted a100
+cuda_tests_counted h100 -k attention
+(cd bench && "$python" kernel_resources.py "$library" --all-launched --launches "$work"/counters-*.json > /dev/null)
 for seed in 1 2 3; do
   step "one test in $every, warps and blocks shuffled by seed $seed"
   PTXSIM_SEED=$seed cuda_tests --every "$every"

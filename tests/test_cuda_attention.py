@@ -125,6 +125,22 @@ def test_is_as_good_as_a_naive_16_bit_version(shape: Shape) -> None:
         assert_as_good_as_16_bit(sequence, run(causal(sequence, num_rows, kv_begin)), kv_begin)
 
 
+TILE_SHAPES = [Shape(2, 1, dim, dtype) for dim in (64, 96, 128, 256) for dtype in ("bfloat16", "float16")]
+TILE_SHAPES += [Shape(2, 1, 576, dtype, latent_dim=512) for dtype in ("bfloat16", "float16")]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("shape", TILE_SHAPES, ids=Shape.name)
+def test_every_tile_gives_the_same_bits(shape: Shape) -> None:
+    """5, 12 and 40 rows of two heads take tiles of 16, 32 and 64 queries: every kernel of the type and dimension."""
+    length = 70
+    sequence = Sequence.random(shape, length)
+    whole = run(causal(sequence, 40))
+    assert_as_good_as_16_bit(sequence, whole)
+    for num_rows in (5, 12):
+        assert_same_bits(run(causal(sequence, num_rows)), whole[-num_rows:], f"{num_rows} rows")
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("shape", SMALL_SHAPES, ids=Shape.name)
 def test_chunks_of_a_prompt_give_the_bits_of_the_whole(shape: Shape) -> None:

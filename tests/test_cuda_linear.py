@@ -110,6 +110,20 @@ def test_float32_weights_give_the_bits_of_the_cpu() -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_every_tile_of_fc_norm_gives_the_same_bits(dtype: str) -> None:
+    """8, 40 and 70 rows take tiles of 16 x 32, 64 x 32 and 64 x 128."""
+    num_out, num_in, counts = 4224, 192, (8, 40, 70)
+    configs = [_testing.fc_norm_config(n, num_out) for n in counts]
+    assert [(c["tile_rows"], c["num_column_tiles"]) for c in configs] == [(16, 132), (64, 132), (64, 33)]
+    weight, rows, norm_weight = random(0, num_out, num_in), random(1, 70, num_in), random(2, num_in)
+    mode = _testing.FcNormMode.per_chunk
+    results = [_testing.cuda_fc_norm(weight, dtype, rows[:n], norm_weight, 3, mode, 1e-5) for n in counts]
+    for n, result in zip(counts, results, strict=True):
+        np.testing.assert_array_equal(bits(result), bits(results[-1][:n]), err_msg=f"{n} rows")
+
+
+@pytest.mark.cuda
 def test_segments_in_one_block_or_in_many_give_the_same_bits() -> None:
     """4352 x 1536 is three segments: spread over blocks for one row, added up inside a block for 65."""
     num_out, num_in, num_rows = 4352, 1536, 65

@@ -12,11 +12,10 @@ struct Variant {
   int32_t page_size, num_kv_heads, head_dim;
 };
 
-constexpr Variant kVariants[] = {{DType::kFloat32, 16, 1, 8},
-                                 {DType::kBFloat16, 16, 3, 64},
-                                 {DType::kFloat16, 20, 2, 80},
-                                 {DType::kBFloat16, 1, 1, 24},
-                                 {DType::kFloat16, 32, 1, 128}};
+constexpr Variant kVariants[] = {{DType::kFloat32, 16, 1, 8},   {DType::kBFloat16, 16, 3, 64},
+                                 {DType::kFloat16, 20, 2, 80},  {DType::kBFloat16, 1, 1, 24},
+                                 {DType::kFloat16, 32, 1, 128}, {DType::kFloat32, 16, 3, 7},
+                                 {DType::kBFloat16, 5, 2, 9},   {DType::kFloat16, 16, 1, 6}};
 
 enum : uint64_t { kKeyStream, kValueStream, kSlotStream };
 

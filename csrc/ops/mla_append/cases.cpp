@@ -12,10 +12,9 @@ struct Variant {
   int32_t page_size, latent_dim, rope_dim;
 };
 
-constexpr Variant kVariants[] = {{DType::kFloat32, 16, 8, 8},
-                                 {DType::kBFloat16, 16, 512, 64},
-                                 {DType::kFloat16, 20, 33, 9},
-                                 {DType::kBFloat16, 1, 32, 16}};
+constexpr Variant kVariants[] = {{DType::kFloat32, 16, 8, 8},  {DType::kBFloat16, 16, 512, 64},
+                                 {DType::kFloat16, 20, 33, 9}, {DType::kBFloat16, 1, 32, 16},
+                                 {DType::kFloat32, 5, 6, 1},   {DType::kBFloat16, 16, 17, 4}};
 
 enum : uint64_t { kEntryStream, kSlotStream };
 

@@ -92,7 +92,9 @@ void Runtime::wait_for_host_function() {
 }
 
 void Runtime::write_counters_file() const {
-  const std::string path = environment("PTXSIM_COUNTERS_FILE");
+  std::string path = environment("PTXSIM_COUNTERS_FILE");
+  if (const size_t place = path.find("%p"); place != std::string::npos)
+    path.replace(place, 2, std::to_string(getpid()));
   if (!path.empty()) std::ofstream(path) << counters.json("") << "\n";
 }
 
