@@ -2,8 +2,8 @@
 #include <pybind11/pybind11.h>
 
 #include "base/check.h"
-#include "bindings/testing_fake_device.h"
 #include "bindings/testing.h"
+#include "bindings/testing_fake_device.h"
 #include "engine/engine_impl.h"
 #include "ops/ops.h"
 

@@ -83,7 +83,8 @@ class CudaDevice : public Device {
     if (status == cudaSuccess) return;
     fail(ErrorCode::kDevice, "the GPU failed while running kernels up to ", last_launch(), ": ",
          cudaGetErrorName(status), " (", cudaGetErrorString(status),
-         "); this process must be restarted. With enforce_eager and CUDA_LAUNCH_BLOCKING=1 the message names the kernel");
+         "); this process must be restarted. With enforce_eager and CUDA_LAUNCH_BLOCKING=1 the message names the "
+         "kernel");
   }
 
   void* workspace(size_t num_bytes) override {

@@ -1,8 +1,8 @@
 // Causal attention of packed ragged query rows over the paged KV cache; one operator for prefill, decode, verification
 // and drafting. Grouped-query: head h reads KV head h / (num_heads / num_kv_heads).
 //
-// Request i owns rows row_begin[i] .. row_begin[i + 1] - 1, none if it pads a batch; rows from row_begin[num_requests] on
-// belong to nobody, and nothing is written for them. Its row j (from 0) has the KV entry kv_length[i] + j, which
+// Request i owns rows row_begin[i] .. row_begin[i + 1] - 1, none if it pads a batch; rows from row_begin[num_requests]
+// on belong to nobody, and nothing is written for them. Its row j (from 0) has the KV entry kv_length[i] + j, which
 // kv_append has already stored: attention reads the stored (rounded) values also for this step's rows. Visible to it,
 // in logical order:
 //   no mask:  entries kv_begin[i] .. kv_length[i] + j

@@ -90,7 +90,8 @@ E31_DEVICE int64_t request_of(const VerifyChainParams& params, int64_t row) {
 
 constexpr int kInvertThreads = 256;
 
-__global__ void __launch_bounds__(kInvertThreads) invert_kernel(const DraftMap map, int32_t* target_to_draft, int64_t vocab_size) {
+__global__ void __launch_bounds__(kInvertThreads)
+    invert_kernel(const DraftMap map, int32_t* target_to_draft, int64_t vocab_size) {
   const int64_t id = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (id >= map.draft_vocab_size) return;
   const int32_t target = map.draft_to_target[id];

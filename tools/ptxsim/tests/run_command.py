@@ -84,7 +84,9 @@ def main() -> int:
             command.failures += 1
             print(f"counters: {found}")
 
-        command.expect(0, ["     1 ld.global.u32\n", "     2 ld.param.u64\n", "opcodes in 2 kernels"], "opcodes", program)
+        command.expect(
+            0, ["     1 ld.global.u32\n", "     2 ld.param.u64\n", "opcodes in 2 kernels"], "opcodes", program
+        )
         lacking = ["     1 frobnicate.b32\n", "4 opcodes in 1 kernels", "LACKING in peculiar: unknown-opcode"]
         command.expect(1, lacking, "opcodes", folder / "unknown.ptx")
         command.expect(2, ["holds no PTX"], "opcodes", command.path)
