@@ -5,7 +5,9 @@
 //   kWhole     output = rms_norm(concat(chunks), norm_weight) @ fc^T         config key norm_before_fc
 //
 // One pass over the activations: a row is normalised into a small buffer and multiplied at once; the normed concat
-// never goes to memory. The bits equal rms_norm on each chunk followed by linear.
+// never goes to memory. On the CPU, and on CUDA with float32 weights, the bits equal rms_norm on each chunk followed by
+// linear. With 16-bit weights CUDA multiplies by norm_weight on the way into the matrix instruction and scales the
+// finished sum of a chunk (linear/mma_kernel.cuh).
 #pragma once
 
 #include <cstdint>
