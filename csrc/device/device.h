@@ -67,7 +67,7 @@ class Device {
   virtual void* workspace(size_t num_bytes) = 0;
 
   // Between these two calls operators and copies are recorded instead of run. Memory that they use must stay in place
-  // for as long as the graph is kept.
+  // for as long as the graph is kept: one that was recorded under another memory_epoch() must not be launched.
   virtual bool has_graphs() const { return false; }
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
@@ -76,6 +76,13 @@ class Device {
 
   // The stream, as the backend's operators know it (cudaStream_t); null on the CPU.
   virtual void* stream() const { return nullptr; }
+
+  // Changes when memory that operators were given before has moved: activations (model/scratch.h) or the workspace.
+  uint64_t memory_epoch() const { return memory_epoch_; }
+  void note_moved_memory() { memory_epoch_ += 1; }
+
+ private:
+  uint64_t memory_epoch_ = 0;
 };
 
 // The host itself. One for the whole process.

@@ -56,10 +56,21 @@ DecodePass::DecodePass(const DeviceModels& models, const DeviceStepConfig& confi
 
 void DecodePass::launch(std::span<const ScheduledRequest> requests) {
   prepare(requests);
-  if (upload_.send()) shapes_.clear();  // graphs refer to the old place
+  const bool moved = upload_.send();
   if (!config_.use_graphs) return run();
-  RecordedShape& recorded = shapes_[shape_];
+  // Graphs refer to the old places.
+  if (moved || memory_epoch_ != models_.device.memory_epoch()) shapes_.clear();
+  try {
+    run_or_replay(shapes_[shape_]);
+  } catch (...) {
+    shapes_.clear();  // a shape that failed may have grown half of its memory: it is run before it is recorded again
+    throw;
+  }
+}
+
+void DecodePass::run_or_replay(RecordedShape& recorded) {
   if (!recorded.was_run) {
+    memory_epoch_ = models_.device.memory_epoch();
     run();
     recorded.was_run = true;
     return;

@@ -49,6 +49,7 @@ class DecodePass {
 
   void prepare(std::span<const ScheduledRequest> requests);
   bool collect_masks(std::span<const ScheduledRequest> requests);
+  void run_or_replay(RecordedShape& recorded);
   void run();
   void propose();
   void verify();
@@ -65,6 +66,7 @@ class DecodePass {
 
   Shape shape_;
   std::map<Shape, RecordedShape> shapes_;
+  uint64_t memory_epoch_ = 0;  // under which the graphs of shapes_ were recorded
   int64_t num_graph_launches_ = 0;
 
   // The batch, on its way to the device.

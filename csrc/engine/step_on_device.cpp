@@ -10,7 +10,7 @@
 namespace eagle31rt {
 
 void Engine::Impl::check_not_lost() const {
-  E31_CHECK(lost_reason_.empty(), kDevice, "the engine has lost its device and must be made anew: ", lost_reason_);
+  E31_CHECK(lost_reason_.empty(), kDevice, "the engine has lost its device: ", lost_reason_);
 }
 
 // Requests that are new to the device, or were begun by step_simple(), take a slot of its state.

@@ -15,6 +15,7 @@ class Scratch {
   float* get(int64_t num_elements) {
     const size_t num_bytes = static_cast<size_t>(num_elements) * sizeof(float);
     if (num_bytes > buffer_.size()) {
+      device_->note_moved_memory();
       buffer_ = {};
       buffer_ = DeviceBuffer(*device_, num_bytes);
       // Padding of a batch leaves rows that nothing writes and that are read along with the others: not by anyone who

@@ -51,6 +51,8 @@ const CudaBackend& load() {
   const CudaBackend& backend = *entry();
   E31_CHECK(std::string(backend.version) == EAGLE31RT_VERSION, kDevice, kLibrary, " is of version ", backend.version,
             " but the core is ", EAGLE31RT_VERSION, "; reinstall eagle31rt");
+  E31_CHECK(backend.fingerprint == backend_fingerprint(), kDevice, kLibrary,
+            " was built from other sources than the core; reinstall eagle31rt so that both come from one build");
   return backend;
 }
 

@@ -2,6 +2,7 @@
 // on machines without CUDA.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,9 +20,20 @@ struct CudaDescription {
   std::string problem;  // why there are no devices; empty if there are
 };
 
-// What the library exports as `eagle31rt_cuda_backend`. The version guards against a library of another build.
+// Differs between builds whose operators or parameters differ.
+constexpr uint64_t backend_fingerprint() {
+  uint64_t hash = sizeof(Ops) + sizeof(DeviceInfo);
+#define E31_MIX(op, Params) hash = hash * 1099511628211u + sizeof(Params);
+  E31_FOR_EACH_OP(E31_MIX)
+#undef E31_MIX
+  return hash;
+}
+
+// What the library exports as `eagle31rt_cuda_backend`. Version and fingerprint guard against a library of another
+// build.
 struct CudaBackend {
   const char* version;
+  uint64_t fingerprint;
   const Ops* ops;
   std::unique_ptr<Device> (*open_device)(int index);
   CudaDescription (*describe)();

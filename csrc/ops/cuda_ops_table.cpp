@@ -29,7 +29,7 @@ CudaDescription describe() {
   return description;
 }
 
-const CudaBackend kBackend = {EAGLE31RT_VERSION, &kOps, open_device, describe};
+const CudaBackend kBackend = {EAGLE31RT_VERSION, backend_fingerprint(), &kOps, open_device, describe};
 
 }  // namespace
 }  // namespace eagle31rt::cuda

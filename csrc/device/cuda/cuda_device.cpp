@@ -37,8 +37,7 @@ class CudaDevice : public Device {
   ~CudaDevice() override {
     cudaSetDevice(index_);
     cudaStreamSynchronize(stream_);
-    retire_workspace();
-    for (void* memory : retired_workspaces_) allocator_.deallocate(memory);
+    allocator_.deallocate(workspace_);
     cudaStreamDestroy(stream_);
   }
 
@@ -92,8 +91,10 @@ class CudaDevice : public Device {
     E31_CHECK(!capturing_, kInternal, "the workspace grew inside a graph; run the step once before it is captured");
     // Doubled, so that steps of slowly growing sizes do not leave many behind.
     const size_t size = std::max(num_bytes, 2 * workspace_size_);
-    retire_workspace();
-    workspace_ = allocator_.allocate(size);
+    void* grown = allocator_.allocate(size);  // if it cannot be had, what worked before works on
+    note_moved_memory();
+    allocator_.deallocate(workspace_);
+    workspace_ = grown;
     workspace_size_ = size;
     return workspace_;
   }
@@ -101,7 +102,7 @@ class CudaDevice : public Device {
   bool has_graphs() const override { return true; }
   void begin_capture() override {
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a graph");
-    capturing_ = has_captured_ = true;
+    capturing_ = true;
   }
   std::unique_ptr<DeviceGraph> end_capture() override {
     capturing_ = false;
@@ -128,16 +129,6 @@ class CudaDevice : public Device {
   void* stream() const override { return stream_; }
 
  private:
-  // Graphs hold the address of the workspace that they were recorded with.
-  void retire_workspace() {
-    if (has_captured_ && workspace_ != nullptr) {
-      retired_workspaces_.push_back(workspace_);
-    } else {
-      allocator_.deallocate(workspace_);
-    }
-    workspace_ = nullptr;
-    workspace_size_ = 0;
-  }
   void copy_async(void* destination, const void* source, size_t num_bytes, cudaMemcpyKind kind, const char* doing) {
     if (num_bytes > 0) check(cudaMemcpyAsync(destination, source, num_bytes, kind, stream_), doing);
   }
@@ -147,8 +138,7 @@ class CudaDevice : public Device {
   CachingAllocator allocator_;
   void* workspace_ = nullptr;
   size_t workspace_size_ = 0;
-  std::vector<void*> retired_workspaces_;
-  bool capturing_ = false, has_captured_ = false;
+  bool capturing_ = false;
 };
 
 DeviceInfo properties_of(int index) {
