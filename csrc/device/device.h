@@ -88,22 +88,32 @@ class Device {
 // The host itself. One for the whole process.
 Device& cpu_device();
 
-// Owns device memory.
-class DeviceBuffer {
+// Owns memory that a device gave: its own (DeviceBuffer), or host memory that it copies from and to without staging
+// (HostBuffer; pinned memory of CUDA).
+enum class MemoryPlace { kDevice, kHost };
+
+template <MemoryPlace kPlace>
+class OwnedMemory {
  public:
-  DeviceBuffer() = default;
-  DeviceBuffer(Device& device, size_t num_bytes, HugePages huge_pages = HugePages::kNo)
-      : device_(&device), data_(num_bytes == 0 ? nullptr : device.allocate(num_bytes, huge_pages)), size_(num_bytes) {}
-  ~DeviceBuffer() {
-    if (data_ != nullptr) device_->deallocate(data_);
+  OwnedMemory() = default;
+  // huge_pages: of memory on the device only.
+  OwnedMemory(Device& device, size_t num_bytes, HugePages huge_pages = HugePages::kNo)
+      : device_(&device), data_(allocate(device, num_bytes, huge_pages)), size_(num_bytes) {}
+  ~OwnedMemory() {
+    if (data_ == nullptr) return;
+    if constexpr (kPlace == MemoryPlace::kDevice) {
+      device_->deallocate(data_);
+    } else {
+      device_->deallocate_host(data_);
+    }
   }
-  DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+  OwnedMemory(OwnedMemory&& other) noexcept { swap(other); }
+  OwnedMemory& operator=(OwnedMemory&& other) noexcept {
     swap(other);
     return *this;
   }
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  OwnedMemory(const OwnedMemory&) = delete;
+  OwnedMemory& operator=(const OwnedMemory&) = delete;
 
   void* data() const { return data_; }
   template <typename T>
@@ -113,7 +123,12 @@ class DeviceBuffer {
   size_t size() const { return size_; }
 
  private:
-  void swap(DeviceBuffer& other) {
+  static void* allocate(Device& device, size_t num_bytes, HugePages huge_pages) {
+    if (num_bytes == 0) return nullptr;
+    if constexpr (kPlace == MemoryPlace::kDevice) return device.allocate(num_bytes, huge_pages);
+    return device.allocate_host(num_bytes);
+  }
+  void swap(OwnedMemory& other) {
     std::swap(device_, other.device_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
@@ -122,5 +137,8 @@ class DeviceBuffer {
   void* data_ = nullptr;
   size_t size_ = 0;
 };
+
+using DeviceBuffer = OwnedMemory<MemoryPlace::kDevice>;
+using HostBuffer = OwnedMemory<MemoryPlace::kHost>;
 
 }  // namespace eagle31rt

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "device/host_buffer.h"
+#include "device/device.h"
 #include "engine/decode_pass.h"
 #include "engine/device_state.h"
 #include "engine/device_step.h"

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "device/device.h"
-#include "device/host_buffer.h"
 #include "model/forward_batch.h"
 
 namespace eagle31rt {
