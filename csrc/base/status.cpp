@@ -1,5 +1,7 @@
 #include "eagle31rt/status.h"
 
+#include "base/check.h"
+
 namespace eagle31rt {
 
 const char* error_code_name(ErrorCode code) {
@@ -18,6 +20,10 @@ const char* error_code_name(ErrorCode code) {
       return "internal";
   }
   return "unknown";
+}
+
+void invariant_failed(const char* condition, const char* file, int line) {
+  fail(ErrorCode::kInternal, "internal error: ", condition, " at ", file, ":", line, "; please report it");
 }
 
 }  // namespace eagle31rt
