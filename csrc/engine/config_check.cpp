@@ -1,17 +1,24 @@
 #include "engine/config_check.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <span>
+#include <vector>
 
 #include "base/check.h"
 #include "eagle31rt/dtype.h"
 #include "eagle31rt/sampling_params.h"
+#include "ops/top_k/top_k.h"
 
 namespace eagle31rt {
 
 namespace {
 
 constexpr int32_t kMaxSpeculativeTokens = 16;
+constexpr size_t kMaxStopTokenIds = 1024;
+constexpr size_t kMaxBadWords = 1024;
+constexpr size_t kMaxBadWordTokens = 64;  // of one
 
 void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
   E31_CHECK(value >= low && value <= high, kInvalidArgument, name, " is ", value, "; give ", low, " to ", high);
@@ -47,6 +54,74 @@ void check_speculation(const EngineConfig& config) {
     E31_CHECK(rates[i] >= 0 && rates[i] <= (i == 0 ? 1.0 : rates[i - 1]), kInvalidArgument,
               "synthetic_acceptance_rates[", i, "] is ", rates[i], "; rates lie in [0, 1] and do not increase");
   }
+}
+
+// Parameters that no step honours yet.
+void refuse_unsupported(const SamplingParams& params) {
+  const auto refuse_if = [](bool is_set, const char* name) {
+    E31_CHECK(!is_set, kUnsupported, name, " is not supported yet");
+  };
+  refuse_if(params.repetition_penalty != 1, "repetition_penalty");
+  refuse_if(params.frequency_penalty != 0, "frequency_penalty");
+  refuse_if(params.presence_penalty != 0, "presence_penalty");
+  refuse_if(!params.logit_bias.empty(), "logit_bias");
+  refuse_if(!params.allowed_token_ids.empty(), "allowed_token_ids");
+  refuse_if(!params.bad_words.empty(), "bad_words");
+  refuse_if(params.num_logprobs >= 0, "num_logprobs");
+  refuse_if(params.num_prompt_logprobs >= 0, "num_prompt_logprobs");
+  refuse_if(params.constraint != nullptr, "constraint");
+  refuse_if(!params.logits_processors.empty(), "logits_processors");
+}
+
+void check_ids(const char* name, std::span<const int32_t> ids, size_t max_count, int32_t vocab_size) {
+  E31_CHECK(ids.size() <= max_count, kInvalidArgument, name, " has ", ids.size(), " entries; give at most ", max_count);
+  for (int32_t id : ids) {
+    E31_CHECK(id >= 0 && id < vocab_size, kInvalidArgument, name, " contains ", id,
+              ", which is outside the vocabulary of ", vocab_size, " ids");
+  }
+}
+
+void check_penalty(const char* name, float value) {
+  E31_CHECK(value >= -2 && value <= 2, kInvalidArgument, name, " is ", value, "; give -2 to 2");
+}
+
+void check_logit_bias(std::span<const TokenBias> biases, int32_t vocab_size) {
+  std::vector<int32_t> ids;
+  for (const TokenBias& entry : biases) {
+    E31_CHECK(std::isfinite(entry.bias), kInvalidArgument, "logit_bias of token ", entry.token_id, " is ", entry.bias,
+              "; give a finite number");
+    ids.push_back(entry.token_id);
+  }
+  check_ids("logit_bias", ids, static_cast<size_t>(vocab_size), vocab_size);
+  std::sort(ids.begin(), ids.end());
+  const auto twice = std::adjacent_find(ids.begin(), ids.end());
+  E31_CHECK(twice == ids.end(), kInvalidArgument, "logit_bias names token ", *twice, " twice");
+}
+
+void check_bad_words(std::span<const std::vector<int32_t>> bad_words, int32_t vocab_size) {
+  E31_CHECK(bad_words.size() <= kMaxBadWords, kInvalidArgument, "bad_words has ", bad_words.size(),
+            " entries; give at most ", kMaxBadWords);
+  for (size_t i = 0; i < bad_words.size(); ++i) {
+    E31_CHECK(!bad_words[i].empty(), kInvalidArgument, "bad_words[", i, "] is empty; give at least one token");
+    check_ids("bad_words", bad_words[i], kMaxBadWordTokens, vocab_size);
+  }
+}
+
+// What changes logits, and what is reported of them.
+void check_processors(const SamplingParams& params, int32_t vocab_size) {
+  E31_CHECK(std::isfinite(params.repetition_penalty) && params.repetition_penalty > 0, kInvalidArgument,
+            "repetition_penalty is ", params.repetition_penalty, "; give a positive number (1 = off)");
+  check_penalty("frequency_penalty", params.frequency_penalty);
+  check_penalty("presence_penalty", params.presence_penalty);
+  check_logit_bias(params.logit_bias, vocab_size);
+  check_ids("allowed_token_ids", params.allowed_token_ids, static_cast<size_t>(vocab_size), vocab_size);
+  check_bad_words(params.bad_words, vocab_size);
+  check_range("num_logprobs", params.num_logprobs, -1, kMaxTopK);
+  check_range("num_prompt_logprobs", params.num_prompt_logprobs, -1, kMaxTopK);
+  for (size_t i = 0; i < params.logits_processors.size(); ++i) {
+    E31_CHECK(params.logits_processors[i] != nullptr, kInvalidArgument, "logits_processors[", i, "] is null");
+  }
+  refuse_unsupported(params);
 }
 
 }  // namespace
@@ -108,13 +183,8 @@ void check_sampling_params(const SamplingParams& params, int32_t vocab_size) {
   E31_CHECK(params.min_tokens >= 0 && params.min_tokens <= params.max_tokens, kInvalidArgument, "min_tokens is ",
             params.min_tokens, "; give 0 to max_tokens (", params.max_tokens, ")");
   check_range("num_speculative_tokens", params.num_speculative_tokens, -1, kMaxSpeculativeTokens);
-  constexpr size_t kMaxStopTokenIds = 1024;
-  E31_CHECK(params.stop_token_ids.size() <= kMaxStopTokenIds, kInvalidArgument, "stop_token_ids has ",
-            params.stop_token_ids.size(), " entries; give at most ", kMaxStopTokenIds);
-  for (int32_t id : params.stop_token_ids) {
-    E31_CHECK(id >= 0 && id < vocab_size, kInvalidArgument, "stop_token_ids contains ", id,
-              ", which is outside the vocabulary of ", vocab_size, " ids");
-  }
+  check_ids("stop_token_ids", params.stop_token_ids, kMaxStopTokenIds, vocab_size);
+  check_processors(params, vocab_size);
 }
 
 }  // namespace eagle31rt

@@ -21,7 +21,7 @@ class Decoder {
           Device& device = cpu_device(), int64_t num_positions = 0);
 
   struct LogitRows {
-    const int32_t* indices = nullptr;  // [count] ascending, in the device's memory; null: rows 0 .. count - 1
+    const int32_t* indices = nullptr;  // [count] in the device's memory; null: rows 0 .. count - 1
     int64_t count = 0;
   };
   struct Output {

@@ -36,9 +36,21 @@ struct SpeculationMetrics {
   std::vector<int64_t> num_accepted_tokens_per_position;  // [num_speculative_tokens of the request]
 };
 
+// One token and the most probable ids at its place, by log softmax of the model's own logits: temperature 1, before
+// every processor.
+struct TokenLogprobs {
+  int32_t token_id = -1;
+  float logprob = 0.0f;
+  int32_t rank = 0;              // 1 + number of ids with a larger logit; 0: no value (first token of a prompt)
+  std::vector<int32_t> top_ids;  // descending, as many as were asked for and have a finite logit
+  std::vector<float> top_logprobs;
+};
+
 struct StepOutput {
   int64_t request_id = 0;
   std::vector<int32_t> new_token_ids;
+  std::vector<TokenLogprobs> logprobs;         // one for each new token id, if num_logprobs asks for them
+  std::vector<TokenLogprobs> prompt_logprobs;  // one for each prompt token, with the output in which the prompt ends
   FinishReason finish_reason = FinishReason::kNone;
   int32_t stop_token_id = -1;  // which id ended it, for kStop
   std::string error;           // why, for kError

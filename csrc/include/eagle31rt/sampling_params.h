@@ -1,8 +1,25 @@
 // How one request is sampled and when it ends. Names and meaning are vLLM's.
+//
+// Every row from which a token may be drawn is processed with the history of its own path: the prompt, the output, and
+// the drafts before the row. The order:
+//
+//   logits_processors                            on the model's logits, so that they cannot lift what is banned below
+//   constraint, allowed_token_ids                all other ids: -inf
+//   bad_words, min_tokens                        banned ids: -inf
+//   logit_bias                                   added
+//   repetition, frequency, presence penalty
+//   temperature, min_p, top_k, top_p             ops/sample/sample.h
+//
+// This is vLLM's order, but for logits_processors, which vLLM runs between the masks and the penalties.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
+
+#include "eagle31rt/logits_processor.h"
+#include "eagle31rt/token_bias.h"
+#include "eagle31rt/token_constraint.h"
 
 namespace eagle31rt {
 
@@ -17,6 +34,23 @@ struct SamplingParams {
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;
   int32_t num_speculative_tokens = -1;  // upper bound for this request; -1 = the engine's, 0 = plain decoding
+
+  float repetition_penalty = 1.0f;    // above 0; divides positive logits of ids in prompt or output, multiplies others
+  float frequency_penalty = 0.0f;     // [-2, 2]; subtracted once for each time that an id was output
+  float presence_penalty = 0.0f;      // [-2, 2]; subtracted if an id was output
+  std::vector<TokenBias> logit_bias;  // each id once
+  std::vector<int32_t> allowed_token_ids;  // no other id can be drawn; empty = all
+  // Sequences that must not be output: the last id of one is banned where the output, without the prompt, ends with the
+  // ids before it.
+  std::vector<std::vector<int32_t>> bad_words;
+
+  // Log-probabilities of output tokens from the model's own logits, before anything of the above: -1 = none, 0 = of the
+  // token itself, up to 64 = also of so many most probable ids.
+  int32_t num_logprobs = -1;
+  int32_t num_prompt_logprobs = -1;  // the same for the tokens of the prompt
+
+  std::shared_ptr<TokenConstraint> constraint;                      // of this request alone; null = none
+  std::vector<std::shared_ptr<LogitsProcessor>> logits_processors;  // in order
 };
 
 // Throws Error(kInvalidArgument) naming the field.
