@@ -16,11 +16,13 @@
 #include "ops/mla_append/mla_append.h"
 #include "ops/mla_attention/mla_attention.h"
 #include "ops/paged_attention/paged_attention.h"
+#include "ops/process_logits/process_logits.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
 #include "ops/sample/sample.h"
 #include "ops/silu_mul/silu_mul.h"
 #include "ops/step_rows/step_rows.h"
+#include "ops/token_logprobs/token_logprobs.h"
 #include "ops/top_k/top_k.h"
 #include "ops/verify_chain/verify_chain.h"
 #include "ops/verify_tree/verify_tree.h"
@@ -48,7 +50,9 @@ struct ExecutionContext;
   X(verify_tree, VerifyTreeParams)         \
   X(compact_kv, CompactKvParams)           \
   X(top_k, TopKParams)                     \
-  X(step_rows, StepRowsParams)
+  X(step_rows, StepRowsParams)             \
+  X(process_logits, ProcessLogitsParams)   \
+  X(token_logprobs, TokenLogprobsParams)
 
 struct Ops {
   const char* name;  // "generic", "avx2", "avx512", "cuda"

@@ -78,6 +78,21 @@ inline void unfiltered_weights(const RowLaw& law, const float* logits, int64_t c
   }
 }
 
+// The sum of all weights at temperature 1, before the filters.
+inline uint64_t total_mass(const float* logits, int64_t vocab_size, float max_logit) {
+  RowLaw law = {};
+  law.max_logit = max_logit;
+  law.temperature = 1.0f;
+  uint64_t total = 0;
+  for (int64_t begin = 0; begin < vocab_size; begin += kBlock) {
+    const int64_t count = vocab_size - begin < kBlock ? vocab_size - begin : kBlock;
+    uint64_t weights[kBlock];
+    unfiltered_weights(law, logits + begin, count, weights);
+    for (int64_t i = 0; i < count; ++i) total += weights[i];
+  }
+  return total;
+}
+
 // Weights of ids first_id .. first_id + count - 1 into out[kBlock]; count <= kBlock.
 inline void law_weights(const RowLaw& law, int64_t first_id, int64_t count, uint64_t* out) {
   if (law.point_id >= 0 || law.total == 0) {

@@ -42,24 +42,10 @@ void find_best(const float* logits, int64_t vocab_size, BestList* best) {
   }
 }
 
-uint64_t mass_of_row(const float* logits, int64_t vocab_size, float max_logit) {
-  RowLaw law = {};
-  law.max_logit = max_logit;
-  law.temperature = 1.0f;
-  uint64_t total = 0;
-  for (int64_t begin = 0; begin < vocab_size; begin += kBlock) {
-    const int64_t count = vocab_size - begin < kBlock ? vocab_size - begin : kBlock;
-    uint64_t weights[kBlock];
-    unfiltered_weights(law, logits + begin, count, weights);
-    for (int64_t i = 0; i < count; ++i) total += weights[i];
-  }
-  return total;
-}
-
 void write_row(const TopKParams& p, int64_t r, const BestList& best) {
   float log_mass = 0.0f;
   if (p.log_probabilities != nullptr && best.size > 0 && best.logits[0] < kInfinity) {
-    log_mass = top_k_law::log_of_mass(mass_of_row(p.logits + r * p.logits_stride, p.vocab_size, best.logits[0]));
+    log_mass = top_k_law::log_of_mass(total_mass(p.logits + r * p.logits_stride, p.vocab_size, best.logits[0]));
   }
   for (int32_t place = 0; place < p.k; ++place) {
     const bool taken = place < best.size;
@@ -69,7 +55,7 @@ void write_row(const TopKParams& p, int64_t r, const BestList& best) {
     if (taken && p.draft_to_target != nullptr) p.token_ids[out] = p.draft_to_target[best.ids[place]];
     if (p.log_probabilities == nullptr) continue;
     p.log_probabilities[out] =
-        taken ? top_k_law::log_probability(place, best.logits[place], best.logits[0], log_mass) : -kInfinity;
+        taken ? top_k_law::log_probability(place == 0, best.logits[place], best.logits[0], log_mass) : -kInfinity;
   }
 }
 

@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(kLogitsMaxThreads) top_k_kernel(const TopKPara
     for (int32_t i = 0; i < num_taken; ++i) place += shared.candidates[i].order > own ? 1 : 0;
     const int32_t id = id_of(own);
     const float log_mass = top_k_law::log_of_mass(cut.all.mass);
-    write_place(p, row, place, logits[id], id, top_k_law::log_probability(place, logits[id], max_logit, log_mass));
+    const float log_probability = top_k_law::log_probability(place == 0, logits[id], max_logit, log_mass);
+    write_place(p, row, place, logits[id], id, log_probability);
   } else if (thread < p.k) {
     write_place(p, row, thread, -kInfinity, -1, -kInfinity);
   }

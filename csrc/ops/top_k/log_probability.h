@@ -1,4 +1,5 @@
-// The log-probability of top_k.h from the integer mass of a row. Static for the reason given in base/philox.h.
+// The log-probability of top_k.h and token_logprobs.h from the integer mass of a row. Static for the reason given in
+// base/philox.h.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,10 @@ E31_HOST_DEVICE static inline float log_of_mass(uint64_t total) {
   return numerics::log_float(static_cast<float>(total) * (1.0f / static_cast<float>(law::kUnitWeight)));
 }
 
-// Of the logit at `place` of the order.
-E31_HOST_DEVICE static inline float log_probability(int32_t place, float logit, float max_logit, float log_mass) {
+// is_best: of the first of the largest logits.
+E31_HOST_DEVICE static inline float log_probability(bool is_best, float logit, float max_logit, float log_mass) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  if (max_logit == kInfinity) return place == 0 ? 0.0f : -kInfinity;
+  if (max_logit == kInfinity) return is_best ? 0.0f : -kInfinity;
   return (logit - max_logit) - log_mass;
 }
 
