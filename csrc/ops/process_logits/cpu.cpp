@@ -45,7 +45,8 @@ void process_row(const ProcessLogitsParams& params, int64_t index) {
 }  // namespace
 
 void process_logits(const ProcessLogitsParams& params, ExecutionContext& context) {
-  context.pool.parallel_for(params.num_rows, [&](int64_t index, int) { process_row(params, index); });
+  auto row = [&](int64_t index, int) { process_row(params, index); };
+  context.pool.parallel_for(params.num_rows, row);
 }
 
 }  // namespace eagle31rt::E31_ISA

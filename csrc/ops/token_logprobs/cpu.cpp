@@ -36,7 +36,8 @@ void process_row(const TokenLogprobsParams& p, int64_t r) {
 }  // namespace
 
 void token_logprobs(const TokenLogprobsParams& params, ExecutionContext& context) {
-  context.pool.parallel_for(params.num_rows, [&](int64_t r, int) { process_row(params, r); });
+  auto row = [&](int64_t r, int) { process_row(params, r); };
+  context.pool.parallel_for(params.num_rows, row);
 }
 
 }  // namespace eagle31rt::E31_ISA
