@@ -27,6 +27,7 @@ void bind_config(py::module_& module) {
       .def_readwrite("max_num_seqs", &EngineConfig::max_num_seqs)
       .def_readwrite("max_num_batched_tokens", &EngineConfig::max_num_batched_tokens)
       .def_readwrite("kv_cache_memory_bytes", &EngineConfig::kv_cache_memory_bytes)
+      .def_readwrite("enable_prefix_caching", &EngineConfig::enable_prefix_caching)
       .def_readwrite("num_threads", &EngineConfig::num_threads)
       .def_readwrite("device", &EngineConfig::device)
       .def_readwrite("gpu_memory_utilization", &EngineConfig::gpu_memory_utilization)
@@ -57,6 +58,13 @@ void bind_sampling_params(py::module_& module) {
       .def_readwrite("num_speculative_tokens", &SamplingParams::num_speculative_tokens);
 }
 
+void bind_request_options(py::module_& module) {
+  py::class_<RequestOptions>(module, "RequestOptions")
+      .def(py::init<>())
+      .def_readwrite("priority", &RequestOptions::priority)
+      .def_readwrite("timeout_seconds", &RequestOptions::timeout_seconds);
+}
+
 void bind_outputs(py::module_& module) {
   py::class_<SpeculationMetrics>(module, "SpeculationMetrics")
       .def_readonly("num_drafts", &SpeculationMetrics::num_drafts)
@@ -69,7 +77,8 @@ void bind_outputs(py::module_& module) {
       .def_property_readonly("finish_reason", [](const StepOutput& o) { return finish_reason_name(o.finish_reason); })
       .def_readonly("stop_token_id", &StepOutput::stop_token_id)
       .def_readonly("error", &StepOutput::error)
-      .def_readonly("metrics", &StepOutput::metrics);
+      .def_readonly("metrics", &StepOutput::metrics)
+      .def_readonly("num_cached_tokens", &StepOutput::num_cached_tokens);
 }
 
 py::dict info_dict(const EngineInfo& info) {
@@ -78,11 +87,21 @@ py::dict info_dict(const EngineInfo& info) {
                   py::arg("max_model_len") = info.max_model_len, py::arg("page_size") = info.page_size,
                   py::arg("num_pages") = info.num_pages, py::arg("num_free_pages") = info.num_free_pages,
                   py::arg("weight_bytes") = info.weight_bytes, py::arg("draft_weight_bytes") = info.draft_weight_bytes,
-                  py::arg("kv_cache_bytes") = info.kv_cache_bytes, py::arg("eos_token_ids") = info.eos_token_ids,
-                  py::arg("capture_layers") = info.capture_layers, py::arg("capture_rule") = info.capture_rule,
-                  py::arg("dtype") = info.dtype, py::arg("kv_cache_dtype") = info.kv_cache_dtype,
-                  py::arg("draft_vocab_size") = info.draft_vocab_size,
+                  py::arg("kv_cache_bytes") = info.kv_cache_bytes, py::arg("target_kv_bytes") = info.target_kv_bytes,
+                  py::arg("draft_kv_bytes") = info.draft_kv_bytes, py::arg("logits_bytes") = info.logits_bytes,
+                  py::arg("eos_token_ids") = info.eos_token_ids, py::arg("capture_layers") = info.capture_layers,
+                  py::arg("capture_rule") = info.capture_rule, py::arg("dtype") = info.dtype,
+                  py::arg("kv_cache_dtype") = info.kv_cache_dtype, py::arg("draft_vocab_size") = info.draft_vocab_size,
                   py::arg("num_speculative_tokens") = info.num_speculative_tokens);
+}
+
+py::dict stats_dict(const EngineStats& stats) {
+  return py::dict(py::arg("num_running") = stats.num_running, py::arg("num_waiting") = stats.num_waiting,
+                  py::arg("num_preemptions") = stats.num_preemptions, py::arg("num_pages") = stats.num_pages,
+                  py::arg("num_used_pages") = stats.num_used_pages,
+                  py::arg("num_cached_pages") = stats.num_cached_pages,
+                  py::arg("prefix_cache_queries") = stats.prefix_cache_queries,
+                  py::arg("prefix_cache_hits") = stats.prefix_cache_hits);
 }
 
 py::dict profile_dict(const EngineProfile& profile) {
@@ -113,10 +132,14 @@ void bind_engine(py::module_& module) {
       .def(py::init<const EngineConfig&>(), py::arg("config"), release)
       .def(
           "add_request",
-          [](Engine& engine, int64_t request_id, const std::vector<int32_t>& prompt, const SamplingParams& params) {
-            engine.add_request(request_id, prompt, params);
-          },
-          py::arg("request_id"), py::arg("prompt_token_ids"), py::arg("params"))
+          [](Engine& engine, int64_t request_id, const std::vector<int32_t>& prompt, const SamplingParams& params,
+             const RequestOptions& options) { engine.add_request(request_id, prompt, params, options); },
+          py::arg("request_id"), py::arg("prompt_token_ids"), py::arg("params"), py::arg("options") = RequestOptions{})
+      .def(
+          "check_request",
+          [](const Engine& engine, const std::vector<int32_t>& prompt, const SamplingParams& params,
+             const RequestOptions& options) { engine.check_request(prompt, params, options); },
+          py::arg("prompt_token_ids"), py::arg("params"), py::arg("options") = RequestOptions{})
       .def("cancel", &Engine::cancel, py::arg("request_id"))
       .def("has_unfinished_requests", &Engine::has_unfinished_requests)
       .def("step", &Engine::step, release)
@@ -124,6 +147,7 @@ void bind_engine(py::module_& module) {
       .def("step_simple", &Engine::step_simple, release)
       .def("check", &Engine::check)
       .def_property_readonly("info", [](const Engine& engine) { return info_dict(engine.info()); })
+      .def_property_readonly("stats", [](const Engine& engine) { return stats_dict(engine.stats()); })
       .def("profile", [](Engine& engine) { return profile_dict(engine.take_profile()); });
 }
 
@@ -157,6 +181,7 @@ PYBIND11_MODULE(_core, module) {
   register_error_translation();
   bind_config(module);
   bind_sampling_params(module);
+  bind_request_options(module);
   bind_outputs(module);
   bind_engine(module);
   bind_features(module);

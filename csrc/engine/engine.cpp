@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -27,11 +28,13 @@ const char* finish_reason_name(FinishReason reason) {
   return "";
 }
 
-void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params) {
-  check_not_lost();
+// Reads only what never changes after loading, since any thread may call it.
+void Engine::Impl::check_request(std::span<const int32_t> prompt, const SamplingParams& params,
+                                 const RequestOptions& options) const {
   const int32_t vocab_size = decoder_->config().vocab_size;
   check_sampling_params(params, vocab_size);
-  E31_CHECK(ids_.count(request_id) == 0, kInvalidArgument, "request_id ", request_id, " is in use");
+  E31_CHECK(std::isfinite(options.timeout_seconds) && options.timeout_seconds >= 0, kInvalidArgument,
+            "timeout_seconds is ", options.timeout_seconds, "; give 0 (none) or a positive number");
   E31_CHECK(!prompt.empty(), kInvalidArgument, "the prompt is empty; give at least one token");
   E31_CHECK(static_cast<int64_t>(prompt.size()) < max_model_len_, kInvalidArgument, "the prompt has ", prompt.size(),
             " tokens; with max_model_len ", max_model_len_, " it may have at most ", max_model_len_ - 1);
@@ -42,7 +45,19 @@ void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prom
   E31_CHECK(params.num_speculative_tokens <= config_.num_speculative_tokens, kInvalidArgument,
             "num_speculative_tokens is ", params.num_speculative_tokens, "; the engine was built for at most ",
             config_.num_speculative_tokens);
+  const int64_t entries =
+      std::min<int64_t>(max_model_len_, static_cast<int64_t>(prompt.size()) + params.max_tokens) - 1;
+  const int64_t pages = page_pool_->pages_for(entries);
+  E31_CHECK(pages <= page_pool_->num_pages(), kInvalidArgument, "the request may need ", pages, " KV pages of ",
+            config_.page_size, " tokens and the engine has ", page_pool_->num_pages(),
+            "; lower max_tokens or give more kv_cache_memory_bytes");
+}
 
+void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params,
+                               const RequestOptions& options) {
+  check_not_lost();
+  check_request(prompt, params, options);
+  E31_CHECK(ids_.count(request_id) == 0, kInvalidArgument, "request_id ", request_id, " is in use");
   auto request = std::make_unique<RequestState>();
   request->id = request_id;
   request->tokens.assign(prompt.begin(), prompt.end());
@@ -58,10 +73,6 @@ void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prom
   request->num_speculative_tokens =
       params.num_speculative_tokens < 0 ? config_.num_speculative_tokens : params.num_speculative_tokens;
   request->metrics.num_accepted_tokens_per_position.assign(static_cast<size_t>(request->num_speculative_tokens), 0);
-  const int64_t pages = page_pool_->pages_for(request->max_kv_entries());
-  E31_CHECK(pages <= page_pool_->num_pages(), kInvalidArgument, "the request may need ", pages, " KV pages of ",
-            config_.page_size, " tokens and the engine has ", page_pool_->num_pages(),
-            "; lower max_tokens or give more kv_cache_memory_bytes");
   ids_.insert(request_id);
   waiting_.push_back(std::move(request));
 }
@@ -142,6 +153,15 @@ void Engine::Impl::check() const {
   E31_INVARIANT(ids_.size() == running_.size() + waiting_.size());
 }
 
+EngineStats Engine::Impl::stats() const {
+  EngineStats stats;
+  stats.num_running = static_cast<int64_t>(running_.size());
+  stats.num_waiting = static_cast<int64_t>(waiting_.size());
+  stats.num_pages = page_pool_->num_pages();
+  stats.num_used_pages = page_pool_->num_pages() - page_pool_->num_free();
+  return stats;
+}
+
 EngineProfile Engine::Impl::take_profile() {
   const auto time_of = [&](Work work) { return profiler_.nanoseconds[static_cast<size_t>(work)]; };
   EngineProfile profile = profile_;
@@ -186,9 +206,14 @@ Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;
 
-void Engine::add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params) {
+void Engine::add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params,
+                         const RequestOptions& options) {
   const Impl::Use use(*impl_);
-  impl_->add_request(request_id, prompt, params);
+  impl_->add_request(request_id, prompt, params, options);
+}
+void Engine::check_request(std::span<const int32_t> prompt, const SamplingParams& params,
+                           const RequestOptions& options) const {
+  impl_->check_request(prompt, params, options);
 }
 bool Engine::cancel(int64_t request_id) {
   const Impl::Use use(*impl_);
@@ -205,6 +230,7 @@ std::vector<StepOutput> Engine::step_simple() {
 }
 void Engine::check() const { impl_->check(); }
 EngineInfo Engine::info() const { return impl_->info(); }
+EngineStats Engine::stats() const { return impl_->stats(); }
 EngineProfile Engine::take_profile() { return impl_->take_profile(); }
 
 }  // namespace eagle31rt

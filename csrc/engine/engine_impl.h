@@ -45,13 +45,17 @@ class Engine::Impl {
 
   Impl(const EngineConfig& config, Backend backend);
 
-  void add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params);
+  void add_request(int64_t request_id, std::span<const int32_t> prompt, const SamplingParams& params,
+                   const RequestOptions& options);
+  void check_request(std::span<const int32_t> prompt, const SamplingParams& params,
+                     const RequestOptions& options) const;
   bool cancel(int64_t request_id);
   bool has_unfinished_requests() const { return !waiting_.empty() || !running_.empty(); }
   std::vector<StepOutput> step();
   std::vector<StepOutput> step_simple();
   void check() const;
   EngineInfo info() const;
+  EngineStats stats() const;
   EngineProfile take_profile();
 
  private:

@@ -172,18 +172,21 @@ EngineInfo Engine::Impl::info() const {
   info.num_pages = page_pool_->num_pages();
   info.num_free_pages = page_pool_->num_free();
   info.weight_bytes = decoder_->weights().num_bytes();
-  info.kv_cache_bytes = tokens * decoder_->kv_shape(kv_dtype_).bytes_per_token();
+  info.target_kv_bytes = tokens * decoder_->kv_shape(kv_dtype_).bytes_per_token();
   info.eos_token_ids = decoder_->config().eos_token_ids;
   info.dtype = dtype_name(weight_dtype_);
   info.kv_cache_dtype = dtype_name(kv_dtype_);
   info.num_speculative_tokens = config_.num_speculative_tokens;
   if (draft_) {
     info.draft_weight_bytes = draft_->weights().num_bytes();
-    info.kv_cache_bytes += tokens * draft_->kv_shape(kv_dtype_).bytes_per_token();
+    info.draft_kv_bytes = tokens * draft_->kv_shape(kv_dtype_).bytes_per_token();
     info.capture_layers = draft_->config().capture_layers;
     info.capture_rule = draft_->config().capture_rule;
     info.draft_vocab_size = draft_->config().draft_vocab_size;
   }
+  info.kv_cache_bytes = info.target_kv_bytes + info.draft_kv_bytes;
+  const int64_t logit_rows = int64_t{config_.max_num_seqs} * (config_.num_speculative_tokens + 1);
+  info.logits_bytes = logit_rows * decoder_->config().vocab_size * static_cast<int64_t>(sizeof(float));
   return info;
 }
 

@@ -16,6 +16,7 @@ class EngineConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
     kv_cache_memory_bytes: int  # 0 = chosen
+    enable_prefix_caching: bool  # requests share the KV pages of equal beginnings
     num_threads: int  # 0 = physical cores
     device: str  # cpu | cuda | cuda:N
     gpu_memory_utilization: float  # (0, 1]
@@ -44,6 +45,11 @@ class SamplingParams:
     num_speculative_tokens: int  # -1 = the engine's
     def __init__(self) -> None: ...
 
+class RequestOptions:
+    priority: int  # lower runs first
+    timeout_seconds: float  # 0 = none; then finish_reason "abort"
+    def __init__(self) -> None: ...
+
 class SpeculationMetrics:
     num_drafts: int
     num_draft_tokens: int
@@ -57,10 +63,21 @@ class StepOutput:
     stop_token_id: int  # -1 unless finish_reason is stop
     error: str  # why, if finish_reason is error
     metrics: SpeculationMetrics  # totals so far
+    num_cached_tokens: int  # prompt tokens that the prefix cache served
 
 class Engine:
     def __init__(self, config: EngineConfig) -> None: ...
-    def add_request(self, request_id: int, prompt_token_ids: Sequence[int], params: SamplingParams) -> None: ...
+    def add_request(
+        self,
+        request_id: int,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        options: RequestOptions = ...,
+    ) -> None: ...
+    # Raises what add_request would, but for a request_id in use; from any thread.
+    def check_request(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams, options: RequestOptions = ...
+    ) -> None: ...
     def cancel(self, request_id: int) -> bool: ...
     def has_unfinished_requests(self) -> bool: ...
     def step(self) -> list[StepOutput]: ...
@@ -71,8 +88,12 @@ class Engine:
     @property
     def info(self) -> dict[str, Any]: ...
     # info keys: device, instruction_set, num_threads, vocab_size, max_model_len, page_size, num_pages, num_free_pages,
-    # weight_bytes, draft_weight_bytes, kv_cache_bytes, eos_token_ids, capture_layers, capture_rule, dtype,
-    # kv_cache_dtype, draft_vocab_size, num_speculative_tokens
+    # weight_bytes, draft_weight_bytes, kv_cache_bytes, target_kv_bytes, draft_kv_bytes, logits_bytes, eos_token_ids,
+    # capture_layers, capture_rule, dtype, kv_cache_dtype, draft_vocab_size, num_speculative_tokens
+    @property
+    def stats(self) -> dict[str, int]: ...
+    # stats keys: num_running, num_waiting, num_preemptions, num_pages, num_used_pages, num_cached_pages,
+    # prefix_cache_queries, prefix_cache_hits (tokens)
     def profile(self) -> dict[str, int]: ...  # nanoseconds by kind of work and number of steps, since the last call
 
 class FeatureExtractor:

@@ -19,8 +19,9 @@ struct EngineConfig {
   // 0 = enough for max_num_seqs full sequences, at most a quarter of free memory; on a GPU at most what
   // gpu_memory_utilization leaves.
   int64_t kv_cache_memory_bytes = 0;
-  int32_t num_threads = 0;     // 0 = physical cores
-  std::string device = "cpu";  // cpu | cuda | cuda:N (number as CUDA_VISIBLE_DEVICES leaves it)
+  bool enable_prefix_caching = true;  // requests share the KV pages of equal beginnings
+  int32_t num_threads = 0;            // 0 = physical cores
+  std::string device = "cpu";         // cpu | cuda | cuda:N (number as CUDA_VISIBLE_DEVICES leaves it)
   // Share of the GPU's whole memory that may be in use once the KV cache is there, by this engine and by others.
   double gpu_memory_utilization = 0.9;
   bool enforce_eager = false;  // launch every kernel by itself instead of recording steps as graphs

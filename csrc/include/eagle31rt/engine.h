@@ -46,15 +46,22 @@ struct TokenLogprobs {
   std::vector<float> top_logprobs;
 };
 
+struct RequestOptions {
+  int32_t priority = 0;  // lower runs first; equal ones in order of arrival
+  // Seconds from submission after which the request ends with "abort"; 0 = none. Tested before each step.
+  double timeout_seconds = 0;
+};
+
 struct StepOutput {
   int64_t request_id = 0;
   std::vector<int32_t> new_token_ids;
   std::vector<TokenLogprobs> logprobs;         // one for each new token id, if num_logprobs asks for them
   std::vector<TokenLogprobs> prompt_logprobs;  // one for each prompt token, with the output in which the prompt ends
   FinishReason finish_reason = FinishReason::kNone;
-  int32_t stop_token_id = -1;  // which id ended it, for kStop
-  std::string error;           // why, for kError
-  SpeculationMetrics metrics;  // totals so far
+  int32_t stop_token_id = -1;     // which id ended it, for kStop
+  std::string error;              // why, for kError, and for kAbort by a deadline
+  SpeculationMetrics metrics;     // totals so far
+  int32_t num_cached_tokens = 0;  // prompt tokens that the prefix cache served
 };
 
 struct EngineInfo {
@@ -65,16 +72,31 @@ struct EngineInfo {
   int32_t max_model_len = 0;
   int32_t page_size = 0;
   int64_t num_pages = 0;
-  int64_t num_free_pages = 0;
+  int64_t num_free_pages = 0;  // can be had without preempting anybody: unused, or kept for the prefix cache only
   int64_t weight_bytes = 0;
   int64_t draft_weight_bytes = 0;
-  int64_t kv_cache_bytes = 0;  // reserved; a page becomes resident when it is first used
+  int64_t kv_cache_bytes = 0;  // reserved, target and draft; on the CPU a page becomes resident when it is first used
+  int64_t target_kv_bytes = 0;
+  int64_t draft_kv_bytes = 0;
+  int64_t logits_bytes = 0;  // of the largest decode step
   std::vector<int32_t> eos_token_ids;
   std::vector<int32_t> capture_layers;  // canonical k
   std::string capture_rule;             // which rule resolved them
   std::string dtype, kv_cache_dtype;
   int32_t draft_vocab_size = 0;
   int32_t num_speculative_tokens = 0;
+};
+
+// What goes on now, and totals since the engine was made.
+struct EngineStats {
+  int64_t num_running = 0;
+  int64_t num_waiting = 0;
+  int64_t num_preemptions = 0;  // total
+  int64_t num_pages = 0;
+  int64_t num_used_pages = 0;        // held by running requests
+  int64_t num_cached_pages = 0;      // kept for the prefix cache only; the rest is free
+  int64_t prefix_cache_queries = 0;  // total prompt tokens that were looked up
+  int64_t prefix_cache_hits = 0;     // of these, served by the cache
 };
 
 // Wall time by kind of work since the last call, in nanoseconds; zero unless EngineConfig::profile. A GPU is not waited
@@ -99,7 +121,11 @@ class Engine {
 
   // request_id: any number not in use. prompt: 1 .. max_model_len - 1 ids. Throws Error(kInvalidArgument) and leaves
   // every other request alone.
-  void add_request(int64_t request_id, std::span<const int32_t> prompt_token_ids, const SamplingParams& params);
+  void add_request(int64_t request_id, std::span<const int32_t> prompt_token_ids, const SamplingParams& params,
+                   const RequestOptions& options = {});
+  // Throws what add_request would, but for a request_id in use. Any thread may call it, also during a step.
+  void check_request(std::span<const int32_t> prompt_token_ids, const SamplingParams& params,
+                     const RequestOptions& options = {}) const;
   // True if the request was there; it yields no further output.
   bool cancel(int64_t request_id);
   bool has_unfinished_requests() const;
@@ -115,6 +141,7 @@ class Engine {
   // Throws Error(kInternal) if an invariant of requests, pages or draft state is broken.
   void check() const;
   EngineInfo info() const;
+  EngineStats stats() const;
   EngineProfile take_profile();
 
  private:
