@@ -1,4 +1,6 @@
 // The Python module eagle31rt._core: conversion only. Type stubs: python/eagle31rt/_core.pyi.
+#include "bindings/core.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -12,6 +14,29 @@
 namespace py = pybind11;
 
 namespace eagle31rt {
+
+py::dict info_dict(const EngineInfo& info) {
+  return py::dict(py::arg("device") = info.device, py::arg("instruction_set") = info.instruction_set,
+                  py::arg("num_threads") = info.num_threads, py::arg("vocab_size") = info.vocab_size,
+                  py::arg("max_model_len") = info.max_model_len, py::arg("page_size") = info.page_size,
+                  py::arg("num_pages") = info.num_pages, py::arg("num_free_pages") = info.num_free_pages,
+                  py::arg("weight_bytes") = info.weight_bytes, py::arg("draft_weight_bytes") = info.draft_weight_bytes,
+                  py::arg("kv_cache_bytes") = info.kv_cache_bytes, py::arg("target_kv_bytes") = info.target_kv_bytes,
+                  py::arg("draft_kv_bytes") = info.draft_kv_bytes, py::arg("logits_bytes") = info.logits_bytes,
+                  py::arg("eos_token_ids") = info.eos_token_ids, py::arg("capture_layers") = info.capture_layers,
+                  py::arg("capture_rule") = info.capture_rule, py::arg("dtype") = info.dtype,
+                  py::arg("kv_cache_dtype") = info.kv_cache_dtype, py::arg("draft_vocab_size") = info.draft_vocab_size,
+                  py::arg("num_speculative_tokens") = info.num_speculative_tokens);
+}
+
+py::dict stats_dict(const EngineStats& stats) {
+  return py::dict(py::arg("num_running") = stats.num_running, py::arg("num_waiting") = stats.num_waiting,
+                  py::arg("num_preemptions") = stats.num_preemptions, py::arg("num_pages") = stats.num_pages,
+                  py::arg("num_used_pages") = stats.num_used_pages,
+                  py::arg("num_cached_pages") = stats.num_cached_pages,
+                  py::arg("prefix_cache_queries") = stats.prefix_cache_queries,
+                  py::arg("prefix_cache_hits") = stats.prefix_cache_hits);
+}
 
 namespace {
 
@@ -79,29 +104,6 @@ void bind_outputs(py::module_& module) {
       .def_readonly("error", &StepOutput::error)
       .def_readonly("metrics", &StepOutput::metrics)
       .def_readonly("num_cached_tokens", &StepOutput::num_cached_tokens);
-}
-
-py::dict info_dict(const EngineInfo& info) {
-  return py::dict(py::arg("device") = info.device, py::arg("instruction_set") = info.instruction_set,
-                  py::arg("num_threads") = info.num_threads, py::arg("vocab_size") = info.vocab_size,
-                  py::arg("max_model_len") = info.max_model_len, py::arg("page_size") = info.page_size,
-                  py::arg("num_pages") = info.num_pages, py::arg("num_free_pages") = info.num_free_pages,
-                  py::arg("weight_bytes") = info.weight_bytes, py::arg("draft_weight_bytes") = info.draft_weight_bytes,
-                  py::arg("kv_cache_bytes") = info.kv_cache_bytes, py::arg("target_kv_bytes") = info.target_kv_bytes,
-                  py::arg("draft_kv_bytes") = info.draft_kv_bytes, py::arg("logits_bytes") = info.logits_bytes,
-                  py::arg("eos_token_ids") = info.eos_token_ids, py::arg("capture_layers") = info.capture_layers,
-                  py::arg("capture_rule") = info.capture_rule, py::arg("dtype") = info.dtype,
-                  py::arg("kv_cache_dtype") = info.kv_cache_dtype, py::arg("draft_vocab_size") = info.draft_vocab_size,
-                  py::arg("num_speculative_tokens") = info.num_speculative_tokens);
-}
-
-py::dict stats_dict(const EngineStats& stats) {
-  return py::dict(py::arg("num_running") = stats.num_running, py::arg("num_waiting") = stats.num_waiting,
-                  py::arg("num_preemptions") = stats.num_preemptions, py::arg("num_pages") = stats.num_pages,
-                  py::arg("num_used_pages") = stats.num_used_pages,
-                  py::arg("num_cached_pages") = stats.num_cached_pages,
-                  py::arg("prefix_cache_queries") = stats.prefix_cache_queries,
-                  py::arg("prefix_cache_hits") = stats.prefix_cache_hits);
 }
 
 py::dict profile_dict(const EngineProfile& profile) {
@@ -184,6 +186,7 @@ PYBIND11_MODULE(_core, module) {
   bind_request_options(module);
   bind_outputs(module);
   bind_engine(module);
+  bind_async_engine(module);
   bind_features(module);
   module.def("cpu_info", &cpu_info);
   module.def("cuda_info", &cuda_info);

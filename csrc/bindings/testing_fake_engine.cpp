@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "bindings/testing.h"
 #include "bindings/testing_fake_device.h"
+#include "eagle31rt/async_engine.h"
 #include "engine/engine_impl.h"
 #include "ops/ops.h"
 
@@ -54,6 +55,12 @@ void bind_testing_fake_device(py::module_& module) {
         return EngineAccess::make(config, {nullptr, &device, &kFakeOps});
       },
       py::arg("config"), py::arg("device"), py::keep_alive<0, 2>());
+  module.def(
+      "async_engine_on_fake_device",
+      [](const EngineConfig& config, FakeDevice& device) {
+        return new AsyncEngine(EngineAccess::make(config, {nullptr, &device, &kFakeOps}));
+      },
+      py::arg("config"), py::arg("device"), py::keep_alive<0, 2>(), py::return_value_policy::take_ownership);
 }
 
 }  // namespace eagle31rt

@@ -1,6 +1,6 @@
 """Type stubs of the C++ module. Shapes and units: csrc/include/eagle31rt/."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,31 @@ class Engine:
     # stats keys: num_running, num_waiting, num_preemptions, num_pages, num_used_pages, num_cached_pages,
     # prefix_cache_queries, prefix_cache_hits (tokens)
     def profile(self) -> dict[str, int]: ...  # nanoseconds by kind of work and number of steps, since the last call
+
+class AsyncEngine:
+    """An engine with a thread of its own; what each call promises: csrc/include/eagle31rt/async_engine.h."""
+
+    def __init__(self, config: EngineConfig) -> None: ...
+    # Any thread. Raises what Engine.add_request would, or the error that ended the engine.
+    def submit(
+        self,
+        request_id: int,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        options: RequestOptions = ...,
+    ) -> None: ...
+    def cancel(self, request_id: int) -> bool: ...  # True if it was there: then it yields nothing more
+    # One thread at a time. Empty after the timeout (0 = at once, math.inf = never), or when nothing can come any more.
+    def wait_outputs(self, timeout_seconds: float) -> list[StepOutput]: ...
+    @property
+    def info(self) -> dict[str, Any]: ...  # as Engine.info, as of the last step
+    @property
+    def stats(self) -> dict[str, int]: ...  # as Engine.stats, as of the last step
+    @property
+    def is_running(self) -> bool: ...  # False once it has ended and all outputs were taken
+    # Runs on the engine's thread between two steps and returns when it has; what it raises is raised here.
+    def run_between_steps(self, function: Callable[[Engine], None]) -> None: ...
+    def shutdown(self) -> None: ...  # running requests end with finish_reason abort; also done at exit
 
 class FeatureExtractor:
     """Captured states of a target, the bits that an engine feeds its draft."""

@@ -73,7 +73,7 @@ def endless(max_tokens: int, **params: Any) -> dict[str, Any]:
     return {"max_tokens": max_tokens, "ignore_eos": True, **params}
 
 
-def _record(result: Result, output: _core.StepOutput) -> None:
+def record(result: Result, output: _core.StepOutput) -> None:
     assert result.finish_reason == "", f"request {output.request_id} goes on after {result.finish_reason}"
     result.token_ids += output.new_token_ids
     if output.new_token_ids:
@@ -107,7 +107,7 @@ def serve(engine: _core.Engine, requests: Sequence[Request], simple: bool = Fals
         engine.check()
         assert len({output.request_id for output in outputs}) == len(outputs), "two outputs of one request in a step"
         for output in outputs:
-            _record(results[output.request_id], output)
+            record(results[output.request_id], output)
         idle = 0 if outputs or waiting else idle + 1
         assert idle < _MAX_IDLE_STEPS, "the engine makes no progress"
         step += 1
