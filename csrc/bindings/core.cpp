@@ -80,6 +80,10 @@ void bind_sampling_params(py::module_& module) {
       .def_readwrite("min_tokens", &SamplingParams::min_tokens)
       .def_readwrite("ignore_eos", &SamplingParams::ignore_eos)
       .def_readwrite("stop_token_ids", &SamplingParams::stop_token_ids)
+      .def_readwrite("stop", &SamplingParams::stop)
+      .def_readwrite("include_stop_str_in_output", &SamplingParams::include_stop_str_in_output)
+      .def_readwrite("skip_special_tokens", &SamplingParams::skip_special_tokens)
+      .def_readwrite("detokenize", &SamplingParams::detokenize)
       .def_readwrite("num_speculative_tokens", &SamplingParams::num_speculative_tokens);
 }
 
@@ -88,6 +92,15 @@ void bind_request_options(py::module_& module) {
       .def(py::init<>())
       .def_readwrite("priority", &RequestOptions::priority)
       .def_readwrite("timeout_seconds", &RequestOptions::timeout_seconds);
+}
+
+void bind_token_table(py::module_& module) {
+  py::class_<TokenTable>(module, "TokenTable")
+      .def(py::init(
+               [](std::vector<std::string> bytes, std::vector<bool> is_special, int32_t num_leading_spaces_dropped) {
+                 return TokenTable{std::move(bytes), std::move(is_special), num_leading_spaces_dropped};
+               }),
+           py::arg("bytes"), py::arg("is_special"), py::arg("num_leading_spaces_dropped"));
 }
 
 void bind_outputs(py::module_& module) {
@@ -101,6 +114,8 @@ void bind_outputs(py::module_& module) {
       .def_readonly("new_token_ids", &StepOutput::new_token_ids)
       .def_property_readonly("finish_reason", [](const StepOutput& o) { return finish_reason_name(o.finish_reason); })
       .def_readonly("stop_token_id", &StepOutput::stop_token_id)
+      .def_readonly("text", &StepOutput::text)
+      .def_readonly("stop_string", &StepOutput::stop_string)
       .def_readonly("error", &StepOutput::error)
       .def_readonly("metrics", &StepOutput::metrics)
       .def_readonly("num_cached_tokens", &StepOutput::num_cached_tokens);
@@ -142,6 +157,7 @@ void bind_engine(py::module_& module) {
           [](const Engine& engine, const std::vector<int32_t>& prompt, const SamplingParams& params,
              const RequestOptions& options) { engine.check_request(prompt, params, options); },
           py::arg("prompt_token_ids"), py::arg("params"), py::arg("options") = RequestOptions{})
+      .def("set_token_table", &Engine::set_token_table, py::arg("table"))
       .def("cancel", &Engine::cancel, py::arg("request_id"))
       .def("has_unfinished_requests", &Engine::has_unfinished_requests)
       .def("step", &Engine::step, release)
@@ -184,6 +200,7 @@ PYBIND11_MODULE(_core, module) {
   bind_config(module);
   bind_sampling_params(module);
   bind_request_options(module);
+  bind_token_table(module);
   bind_outputs(module);
   bind_engine(module);
   bind_async_engine(module);

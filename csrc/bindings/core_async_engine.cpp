@@ -38,13 +38,15 @@ void shut_down_all() {
   }
 }
 
-AsyncEnginePointer open(const EngineConfig& config) {
-  AsyncEnginePointer engine = [&] {
+AsyncEnginePointer open(const EngineConfig& config, const TokenTable* table) {
+  AsyncEnginePointer async = [&] {
     const py::gil_scoped_release release;
-    return AsyncEnginePointer(new AsyncEngine(Engine(config)));
+    Engine engine(config);
+    if (table != nullptr) engine.set_token_table(*table);
+    return AsyncEnginePointer(new AsyncEngine(std::move(engine)));
   }();
-  live_engines().insert(engine.get());
-  return engine;
+  live_engines().insert(async.get());
+  return async;
 }
 
 void submit(AsyncEngine& engine, int64_t request_id, const std::vector<int32_t>& prompt, const SamplingParams& params,
@@ -73,7 +75,7 @@ Value without_gil(const AsyncEngine& engine, Value (AsyncEngine::*method)() cons
 void bind_async_engine(py::module_& module) {
   const auto release = py::call_guard<py::gil_scoped_release>();
   py::class_<AsyncEngine, AsyncEnginePointer>(module, "AsyncEngine")
-      .def(py::init(&open), py::arg("config"))
+      .def(py::init(&open), py::arg("config"), py::arg("token_table") = nullptr)
       .def("submit", &submit, py::arg("request_id"), py::arg("prompt_token_ids"), py::arg("params"),
            py::arg("options") = RequestOptions{})
       .def("cancel", &AsyncEngine::cancel, py::arg("request_id"), release)

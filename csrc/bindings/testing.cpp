@@ -15,5 +15,6 @@ PYBIND11_MODULE(_testing, module) {
   eagle31rt::bind_testing_model(module);
   eagle31rt::bind_testing_agreement(module);
   eagle31rt::bind_testing_engine(module);
+  eagle31rt::bind_testing_text(module);
   eagle31rt::bind_testing_fake_device(module);
 }

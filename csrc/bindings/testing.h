@@ -16,6 +16,7 @@ void bind_testing_tree(pybind11::module_& module);
 void bind_testing_model(pybind11::module_& module);
 void bind_testing_agreement(pybind11::module_& module);
 void bind_testing_engine(pybind11::module_& module);
+void bind_testing_text(pybind11::module_& module);
 void bind_testing_fake_device(pybind11::module_& module);
 
 }  // namespace eagle31rt

@@ -8,15 +8,30 @@ namespace eagle31rt {
 
 namespace {
 
-// The end of a request after its newest token, if that token ends it.
-FinishReason finish_after_newest(const RequestState& request) {
+bool contains(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+// Text of the newest token, and the end of the request with it, if it is that.
+void apply_newest(RequestState& request, StepOutput& output) {
   const int32_t token = request.tokens.back();
-  const bool may_stop = request.num_output_tokens() >= request.params.min_tokens;
-  if (may_stop &&
-      std::find(request.end_token_ids.begin(), request.end_token_ids.end(), token) != request.end_token_ids.end()) {
-    return FinishReason::kStop;
+  const SamplingParams& params = request.params;
+  if (request.num_output_tokens() >= params.min_tokens && contains(request.end_token_ids, token)) {
+    request.finish_reason = FinishReason::kStop;
+    output.stop_token_id = token;
+    if (request.text && params.include_stop_str_in_output) request.text->add(token, /*may_stop=*/false, output.text);
+    return;
   }
-  return request.length() >= request.length_limit ? FinishReason::kLength : FinishReason::kNone;
+  if (request.text) {
+    // vLLM's rule: a stop string counts if its last byte comes with a token after the first min_tokens.
+    const bool may_stop = request.num_output_tokens() > params.min_tokens;
+    if (const std::optional<size_t> stop = request.text->add(token, may_stop, output.text)) {
+      request.finish_reason = FinishReason::kStop;
+      output.stop_string = params.stop[*stop];
+      return;
+    }
+  }
+  if (request.length() >= request.length_limit) request.finish_reason = FinishReason::kLength;
 }
 
 }  // namespace
@@ -36,10 +51,10 @@ void commit_run(RequestState& request, std::span<const int32_t> run, int32_t num
       metrics.num_accepted_tokens += 1;
       metrics.num_accepted_tokens_per_position[i] += 1;
     }
-    request.finish_reason = finish_after_newest(request);
+    apply_newest(request, output);
   }
+  if (request.finished() && request.text) request.text->finish(output.text);
   output.finish_reason = request.finish_reason;
-  if (request.finish_reason == FinishReason::kStop) output.stop_token_id = request.tokens.back();
   output.metrics = metrics;
 }
 
@@ -53,6 +68,7 @@ void commit_error(RequestState& request, const std::string& message, StepOutput&
   output.request_id = request.id;
   output.finish_reason = FinishReason::kError;
   output.error = message;
+  if (request.text) request.text->finish(output.text);
   output.metrics = request.metrics;
 }
 

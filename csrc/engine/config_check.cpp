@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "eagle31rt/dtype.h"
 #include "eagle31rt/sampling_params.h"
+#include "engine/text/utf8.h"
 #include "ops/top_k/top_k.h"
 
 namespace eagle31rt {
@@ -107,6 +108,21 @@ void check_bad_words(std::span<const std::vector<int32_t>> bad_words, int32_t vo
   }
 }
 
+void check_stop_strings(const SamplingParams& params) {
+  constexpr size_t kMaxStopStrings = 64;
+  constexpr size_t kMaxStopBytes = 1024;
+  const std::vector<std::string>& stop = params.stop;
+  E31_CHECK(stop.size() <= kMaxStopStrings, kInvalidArgument, "stop has ", stop.size(), " strings; give at most ",
+            kMaxStopStrings);
+  for (size_t i = 0; i < stop.size(); ++i) {
+    E31_CHECK(!stop[i].empty() && stop[i].size() <= kMaxStopBytes, kInvalidArgument, "stop[", i, "] has ",
+              stop[i].size(), " bytes; give 1 to ", kMaxStopBytes);
+    E31_CHECK(is_valid_utf8(stop[i]), kInvalidArgument, "stop[", i, "] is not valid UTF-8");
+  }
+  E31_CHECK(stop.empty() || params.detokenize, kInvalidArgument,
+            "stop strings are matched on text, which detokenize = false switches off; set it to true");
+}
+
 // What changes logits, and what is reported of them.
 void check_processors(const SamplingParams& params, int32_t vocab_size) {
   E31_CHECK(std::isfinite(params.repetition_penalty) && params.repetition_penalty > 0, kInvalidArgument,
@@ -184,6 +200,7 @@ void check_sampling_params(const SamplingParams& params, int32_t vocab_size) {
             params.min_tokens, "; give 0 to max_tokens (", params.max_tokens, ")");
   check_range("num_speculative_tokens", params.num_speculative_tokens, -1, kMaxSpeculativeTokens);
   check_ids("stop_token_ids", params.stop_token_ids, kMaxStopTokenIds, vocab_size);
+  check_stop_strings(params);
   check_processors(params, vocab_size);
 }
 

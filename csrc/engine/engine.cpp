@@ -33,6 +33,8 @@ void Engine::Impl::check_request(std::span<const int32_t> prompt, const Sampling
                                  const RequestOptions& options) const {
   const int32_t vocab_size = decoder_->config().vocab_size;
   check_sampling_params(params, vocab_size);
+  E31_CHECK(params.stop.empty() || token_table_, kUnsupported,
+            "stop strings need to know what the token ids say, and the engine has no token table; use stop_token_ids");
   E31_CHECK(std::isfinite(options.timeout_seconds) && options.timeout_seconds >= 0, kInvalidArgument,
             "timeout_seconds is ", options.timeout_seconds, "; give 0 (none) or a positive number");
   E31_CHECK(!prompt.empty(), kInvalidArgument, "the prompt is empty; give at least one token");
@@ -70,11 +72,19 @@ void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prom
   const std::vector<int32_t>& eos = decoder_->config().eos_token_ids;
   request->delayed_token_ids.insert(request->delayed_token_ids.end(), eos.begin(), eos.end());
   if (!params.ignore_eos) request->end_token_ids.insert(request->end_token_ids.end(), eos.begin(), eos.end());
+  if (token_table_ && params.detokenize) request->text = std::make_unique<RequestText>(token_table_, params);
   request->num_speculative_tokens =
       params.num_speculative_tokens < 0 ? config_.num_speculative_tokens : params.num_speculative_tokens;
   request->metrics.num_accepted_tokens_per_position.assign(static_cast<size_t>(request->num_speculative_tokens), 0);
   ids_.insert(request_id);
   waiting_.push_back(std::move(request));
+}
+
+void Engine::Impl::set_token_table(TokenTable table) {
+  check_token_table(table);
+  E31_CHECK(!has_unfinished_requests(), kInvalidArgument,
+            "the engine has requests; set the token table before the first");
+  token_table_ = std::make_shared<const TokenTable>(std::move(table));
 }
 
 // First come, first served. All pages that a request can ever need are taken at once, so that nobody who runs can be
@@ -214,6 +224,10 @@ void Engine::add_request(int64_t request_id, std::span<const int32_t> prompt, co
 void Engine::check_request(std::span<const int32_t> prompt, const SamplingParams& params,
                            const RequestOptions& options) const {
   impl_->check_request(prompt, params, options);
+}
+void Engine::set_token_table(TokenTable table) {
+  const Impl::Use use(*impl_);
+  impl_->set_token_table(std::move(table));
 }
 bool Engine::cancel(int64_t request_id) {
   const Impl::Use use(*impl_);

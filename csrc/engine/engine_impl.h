@@ -49,6 +49,7 @@ class Engine::Impl {
                    const RequestOptions& options);
   void check_request(std::span<const int32_t> prompt, const SamplingParams& params,
                      const RequestOptions& options) const;
+  void set_token_table(TokenTable table);
   bool cancel(int64_t request_id);
   bool has_unfinished_requests() const { return !waiting_.empty() || !running_.empty(); }
   std::vector<StepOutput> step();
@@ -119,6 +120,7 @@ class Engine::Impl {
   std::deque<std::unique_ptr<RequestState>> waiting_;
   Requests running_;
   std::unordered_set<int64_t> ids_;
+  std::shared_ptr<const TokenTable> token_table_;  // null: no text
 
   // Buffers of a step.
   StepBatch batch_;

@@ -11,9 +11,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "eagle31rt/engine.h"
+#include "engine/text/request_text.h"
 
 namespace eagle31rt {
 
@@ -28,8 +30,9 @@ struct RequestState {
   int32_t num_speculative_tokens = 0;      // K of this request
   int32_t num_computed = 0;
   std::vector<int32_t> pages;
-  int32_t slot = -1;         // the drafter's, or in the state of a device; -1 = none
-  bool is_drafting = false;  // the draft has followed it from its first token
+  int32_t slot = -1;                  // the drafter's, or in the state of a device; -1 = none
+  bool is_drafting = false;           // the draft has followed it from its first token
+  std::unique_ptr<RequestText> text;  // null: no text is made
   FinishReason finish_reason = FinishReason::kNone;
   SpeculationMetrics metrics;
 

@@ -42,6 +42,10 @@ class SamplingParams:
     min_tokens: int
     ignore_eos: bool
     stop_token_ids: list[int]
+    stop: list[str]  # needs an engine with a token table
+    include_stop_str_in_output: bool
+    skip_special_tokens: bool
+    detokenize: bool
     num_speculative_tokens: int  # -1 = the engine's
     def __init__(self) -> None: ...
 
@@ -49,6 +53,12 @@ class RequestOptions:
     priority: int  # lower runs first
     timeout_seconds: float  # 0 = none; then finish_reason "abort"
     def __init__(self) -> None: ...
+
+class TokenTable:
+    """What each id says; fields: csrc/include/eagle31rt/token_table.h."""
+
+    # is_special: one entry for each of bytes, or none
+    def __init__(self, bytes: list[bytes], is_special: list[bool], num_leading_spaces_dropped: int) -> None: ...
 
 class SpeculationMetrics:
     num_drafts: int
@@ -60,7 +70,9 @@ class StepOutput:
     request_id: int
     new_token_ids: list[int]
     finish_reason: str  # "" while running; stop | length | abort | error
-    stop_token_id: int  # -1 unless finish_reason is stop
+    stop_token_id: int  # which id ended it, for stop; else -1
+    text: str  # what the ids complete; "" without a token table
+    stop_string: str  # which stop string ended it, for stop; else ""
     error: str  # why, if finish_reason is error
     metrics: SpeculationMetrics  # totals so far
     num_cached_tokens: int  # prompt tokens that the prefix cache served
@@ -78,6 +90,7 @@ class Engine:
     def check_request(
         self, prompt_token_ids: Sequence[int], params: SamplingParams, options: RequestOptions = ...
     ) -> None: ...
+    def set_token_table(self, table: TokenTable) -> None: ...  # before the first request
     def cancel(self, request_id: int) -> bool: ...
     def has_unfinished_requests(self) -> bool: ...
     def step(self) -> list[StepOutput]: ...
@@ -99,7 +112,7 @@ class Engine:
 class AsyncEngine:
     """An engine with a thread of its own; what each call promises: csrc/include/eagle31rt/async_engine.h."""
 
-    def __init__(self, config: EngineConfig) -> None: ...
+    def __init__(self, config: EngineConfig, token_table: TokenTable | None = None) -> None: ...
     # Any thread. Raises what Engine.add_request would, or the error that ended the engine.
     def submit(
         self,

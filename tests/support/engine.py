@@ -28,6 +28,8 @@ class Result:
     runs: list[int] = field(default_factory=list)  # tokens emitted by each step that emitted some
     finish_reason: str = ""
     stop_token_id: int = -1
+    text: str = ""
+    stop_string: str = ""
     error: str = ""
     num_drafts: int = 0
     num_draft_tokens: int = 0
@@ -35,9 +37,9 @@ class Result:
     num_accepted_tokens_per_position: list[int] = field(default_factory=list)
 
     @property
-    def outcome(self) -> tuple[list[int], str, int]:
+    def outcome(self) -> tuple[list[int], str, int, str, str]:
         """What plain decoding promises."""
-        return self.token_ids, self.finish_reason, self.stop_token_id
+        return self.token_ids, self.finish_reason, self.stop_token_id, self.text, self.stop_string
 
 
 def make_config(model: str | Path, draft: str | Path = "", **changes: Any) -> _core.EngineConfig:
@@ -79,7 +81,8 @@ def record(result: Result, output: _core.StepOutput) -> None:
     if output.new_token_ids:
         result.runs.append(len(output.new_token_ids))
     result.finish_reason, result.stop_token_id = output.finish_reason, output.stop_token_id
-    result.error = output.error
+    result.text += output.text
+    result.stop_string, result.error = output.stop_string, output.error
     metrics = output.metrics
     assert metrics.num_drafts >= result.num_drafts and metrics.num_accepted_tokens >= result.num_accepted_tokens
     result.num_drafts, result.num_draft_tokens = metrics.num_drafts, metrics.num_draft_tokens

@@ -18,6 +18,7 @@
 
 #include "eagle31rt/config.h"
 #include "eagle31rt/sampling_params.h"
+#include "eagle31rt/token_table.h"
 
 namespace eagle31rt {
 
@@ -55,10 +56,14 @@ struct RequestOptions {
 struct StepOutput {
   int64_t request_id = 0;
   std::vector<int32_t> new_token_ids;
+  // What the ids so far complete and was not given before; UTF-8. Of an engine without a token table: empty. A
+  // beginning of a stop string, or of a character, stays back until it is certain.
+  std::string text;
   std::vector<TokenLogprobs> logprobs;         // one for each new token id, if num_logprobs asks for them
   std::vector<TokenLogprobs> prompt_logprobs;  // one for each prompt token, with the output in which the prompt ends
   FinishReason finish_reason = FinishReason::kNone;
   int32_t stop_token_id = -1;     // which id ended it, for kStop
+  std::string stop_string;        // or which stop string
   std::string error;              // why, for kError, and for kAbort by a deadline
   SpeculationMetrics metrics;     // totals so far
   int32_t num_cached_tokens = 0;  // prompt tokens that the prefix cache served
@@ -126,6 +131,9 @@ class Engine {
   // Throws what add_request would, but for a request_id in use. Any thread may call it, also during a step.
   void check_request(std::span<const int32_t> prompt_token_ids, const SamplingParams& params,
                      const RequestOptions& options = {}) const;
+  // What the ids say; from now on StepOutput::text is made and stop strings are matched. Before the first request.
+  // Throws Error(kInvalidArgument) if the table is inconsistent or there are requests.
+  void set_token_table(TokenTable table);
   // True if the request was there; it yields no further output.
   bool cancel(int64_t request_id);
   bool has_unfinished_requests() const;

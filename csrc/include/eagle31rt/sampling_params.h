@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "eagle31rt/logits_processor.h"
@@ -33,7 +34,13 @@ struct SamplingParams {
   int32_t min_tokens = 0;    // end-of-sequence and stop ids cannot be drawn before
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;
-  int32_t num_speculative_tokens = -1;  // upper bound for this request; -1 = the engine's, 0 = plain decoding
+  // UTF-8, at most 64 of 1 to 1024 bytes; the request ends with the token that completes one. Tokens up to min_tokens
+  // can not end it so. They need an engine with a token table.
+  std::vector<std::string> stop;
+  bool include_stop_str_in_output = false;  // also the text of a stop token
+  bool skip_special_tokens = true;          // they leave no text and match no stop string
+  bool detokenize = true;                   // make text, if the engine has a token table
+  int32_t num_speculative_tokens = -1;      // upper bound for this request; -1 = the engine's, 0 = plain decoding
 
   float repetition_penalty = 1.0f;    // above 0; divides positive logits of ids in prompt or output, multiplies others
   float frequency_penalty = 0.0f;     // [-2, 2]; subtracted once for each time that an id was output
