@@ -212,7 +212,9 @@ def test_stop_strings_under_speculation_are_those_of_plain_decoding(tmp_path: Pa
             whole = text[at:].lstrip(REPLACEMENT).split(REPLACEMENT)[0]
             stopped.append(Request(request.prompt, {**request.params, "stop": ["zzz", whole[:length]]}))
         results = serve(fast, stopped)
-        assert [result.outcome for result in results] == [serve(plain, [one], True)[0].outcome for one in stopped]
+        assert [result.outcome_with_text for result in results] == [
+            serve(plain, [one], True)[0].outcome_with_text for one in stopped
+        ]
         assert {result.finish_reason for result in results} == {"stop"}
         assert any(max(result.runs) > 4 for result in results)
 
@@ -221,6 +223,8 @@ def test_bad_stop_strings_are_refused_by_name(tmp_path: Path, paths: tuple[Path,
     engine = make_engine(paths[0])
     with pytest.raises(UnsupportedError, match=r"stop strings .* no token table"):
         engine.add_request(0, [5], sampling(stop=["a"]))
+    with pytest.raises(UnsupportedError, match="include_stop_str_in_output needs a token table"):
+        engine.add_request(0, [5], sampling(include_stop_str_in_output=True))
     with pytest.raises(InvalidArgumentError, match="is_special for 1"):
         engine.set_token_table(_core.TokenTable([b"a", b"b"], [True], 0))
     engine.set_token_table(tiny_table(tmp_path))

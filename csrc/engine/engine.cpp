@@ -35,6 +35,8 @@ void Engine::Impl::check_request(std::span<const int32_t> prompt, const Sampling
   check_sampling_params(params, vocab_size);
   E31_CHECK(params.stop.empty() || token_table_, kUnsupported,
             "stop strings need to know what the token ids say, and the engine has no token table; use stop_token_ids");
+  E31_CHECK(!params.include_stop_str_in_output || token_table_, kUnsupported,
+            "include_stop_str_in_output needs a token table, and the engine has none; leave it at false");
   E31_CHECK(std::isfinite(options.timeout_seconds) && options.timeout_seconds >= 0, kInvalidArgument,
             "timeout_seconds is ", options.timeout_seconds, "; give 0 (none) or a positive number");
   E31_CHECK(!prompt.empty(), kInvalidArgument, "the prompt is empty; give at least one token");

@@ -75,6 +75,8 @@ class BaseLLM(ABC):
         from eagle31rt import _core
 
         self._core = _core
+        # None: the engine makes no text, and stop strings are refused.
+        self._token_table = None if self._tokenizer is None else self._tokenizer.token_table()
         self._info: dict[str, Any] = self._open_engine(config)
         self._seed = seed
         self._num_seeds_drawn = 0
@@ -84,7 +86,7 @@ class BaseLLM(ABC):
 
     @abstractmethod
     def _open_engine(self, config: _core.EngineConfig) -> dict[str, Any]:
-        """Makes the engine and returns its info."""
+        """Makes the engine, with `self._token_table` if there is one, and returns its info."""
 
     @abstractmethod
     def _add_request(self, engine_id: int, request: Request, params: _core.SamplingParams) -> None:
@@ -148,7 +150,7 @@ class BaseLLM(ABC):
         silent_stops = frozenset(self._info["eos_token_ids"]) - frozenset(params.stop_token_ids or ())
         for index in range(params.n):
             detokenizer = None
-            if self._tokenizer is not None and params.detokenize:
+            if self._tokenizer is not None and self._token_table is None and params.detokenize:
                 detokenizer = self._tokenizer.detokenizer(params.skip_special_tokens)
             sample = Sample(self._next_id, index, detokenizer, silent_stops)
             self._next_id += 1
@@ -173,6 +175,8 @@ class BaseLLM(ABC):
         result.min_tokens = params.min_tokens
         result.ignore_eos = params.ignore_eos
         result.stop_token_ids = list(params.stop_token_ids or ())
+        result.skip_special_tokens = params.skip_special_tokens
+        result.detokenize = params.detokenize
         result.num_speculative_tokens = -1 if params.num_speculative_tokens is None else params.num_speculative_tokens
         return result
 

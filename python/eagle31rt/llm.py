@@ -33,6 +33,8 @@ class LLM(BaseLLM):
         from eagle31rt import _core
 
         self._engine = _core.Engine(config)
+        if self._token_table is not None:
+            self._engine.set_token_table(self._token_table)
         # By the engine's request id, until their caller takes them.
         self._outbox: dict[int, list[_core.StepOutput]] = {}
         return self._engine.info

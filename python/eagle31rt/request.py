@@ -18,7 +18,10 @@ class Sample:
     def __init__(
         self, engine_id: int, index: int, detokenizer: IncrementalDetokenizer | None, silent_stop_ids: frozenset[int]
     ) -> None:
-        """`silent_stop_ids`: ends of sequence, which vLLM does not report as `stop_reason`."""
+        """`detokenizer`: None if the engine makes the text, or nobody shall.
+
+        `silent_stop_ids`: ends of sequence, which vLLM does not report as `stop_reason`.
+        """
         self.engine_id = engine_id
         self.output = CompletionOutput(index=index, text="", token_ids=[])
         self.metrics = RequestMetrics()
@@ -31,11 +34,12 @@ class Sample:
 
     def apply(self, step: StepOutput) -> None:
         """Adds what one engine step gave. The stop token counts among the ids but leaves no text."""
-        shown = list(step.new_token_ids)
-        self.output.token_ids.extend(shown)
-        if step.finish_reason == "stop" and shown and shown[-1] == step.stop_token_id:
-            shown.pop()
+        self.output.token_ids.extend(step.new_token_ids)
+        self.output.text += step.text
         if self._detokenizer is not None:
+            shown = step.new_token_ids
+            if step.finish_reason == "stop" and shown and shown[-1] == step.stop_token_id:
+                shown = shown[:-1]
             self.output.text += self._detokenizer.add(shown)
         counters = step.metrics
         self.metrics = RequestMetrics(
@@ -53,6 +57,8 @@ class Sample:
         self.output.finish_reason = step.finish_reason
         if step.finish_reason == "error":
             self.output.stop_reason = step.error
+        elif step.stop_string:
+            self.output.stop_reason = step.stop_string
         elif step.finish_reason == "stop" and step.stop_token_id not in self._silent_stop_ids:
             self.output.stop_reason = step.stop_token_id
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer as _FastTokenizer
 
 from eagle31rt.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate
 from eagle31rt.detokenizer import IncrementalDetokenizer
 from eagle31rt.errors import CheckpointError, InvalidArgumentError
+from eagle31rt.token_table import read_token_bytes
+
+if TYPE_CHECKING:
+    from eagle31rt import _core
 
 _TEMPLATE_FILE = "chat_template.jinja"
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -61,6 +65,11 @@ class Tokenizer:
         """Text of `token_ids`, the same as a detokenizer gives in pieces."""
         detokenizer = self.detokenizer(skip_special_tokens)
         return detokenizer.add(token_ids) + detokenizer.finish()
+
+    def token_table(self) -> _core.TokenTable | None:
+        """What the ids say, for an engine; None if this kind of tokenizer cannot tell it token by token."""
+        table = read_token_bytes(self._tokenizer)
+        return None if table is None else table.to_core()
 
     def detokenizer(self, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
         return IncrementalDetokenizer(self._decode_all, self._special_ids if skip_special_tokens else frozenset())

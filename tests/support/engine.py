@@ -37,9 +37,13 @@ class Result:
     num_accepted_tokens_per_position: list[int] = field(default_factory=list)
 
     @property
-    def outcome(self) -> tuple[list[int], str, int, str, str]:
+    def outcome(self) -> tuple[list[int], str, int]:
         """What plain decoding promises."""
-        return self.token_ids, self.finish_reason, self.stop_token_id, self.text, self.stop_string
+        return self.token_ids, self.finish_reason, self.stop_token_id
+
+    @property
+    def outcome_with_text(self) -> tuple[list[int], str, int, str, str]:
+        return *self.outcome, self.text, self.stop_string
 
 
 def make_config(model: str | Path, draft: str | Path = "", **changes: Any) -> _core.EngineConfig:
