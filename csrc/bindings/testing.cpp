@@ -9,6 +9,7 @@ PYBIND11_MODULE(_testing, module) {
   eagle31rt::bind_testing_gpu_bench(module);
   eagle31rt::bind_testing_linear(module);
   eagle31rt::bind_testing_cuda_linear(module);
+  eagle31rt::bind_testing_logits(module);
   eagle31rt::bind_testing_machine(module);
   eagle31rt::bind_testing_sampling(module);
   eagle31rt::bind_testing_tree(module);

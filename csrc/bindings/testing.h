@@ -10,6 +10,7 @@ void bind_testing_device(pybind11::module_& module);
 void bind_testing_gpu_bench(pybind11::module_& module);
 void bind_testing_linear(pybind11::module_& module);
 void bind_testing_cuda_linear(pybind11::module_& module);
+void bind_testing_logits(pybind11::module_& module);
 void bind_testing_machine(pybind11::module_& module);
 void bind_testing_sampling(pybind11::module_& module);
 void bind_testing_tree(pybind11::module_& module);

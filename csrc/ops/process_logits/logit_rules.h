@@ -1,7 +1,6 @@
 // The rules of process_logits.h for one logit, for CPU and CUDA alike. Static for the reason given in base/philox.h.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -27,7 +26,7 @@ E31_HOST_DEVICE static inline void add_bias(const ProcessLogitsParams& params, c
 E31_HOST_DEVICE static inline float penalize(const ProcessRow& row, int32_t count, float logit) {
   if (stays(logit)) return logit;
   logit = logit > 0.0f ? logit / row.repetition_penalty : logit * row.repetition_penalty;
-  logit = std::fma(-row.frequency_penalty, static_cast<float>(count), logit);
+  logit -= row.frequency_penalty * static_cast<float>(count);
   return count > 0 ? logit - row.presence_penalty : logit;
 }
 

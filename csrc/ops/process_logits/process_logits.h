@@ -3,13 +3,13 @@
 //   mask        an id whose bit is not set gets -inf
 //   bias        l += bias
 //   repetition  l = l > 0 ? l / repetition : l * repetition, for ids seen in the prompt, the output or the path
-//   frequency   l -= frequency * c, one fused multiply-add
+//   frequency   l -= frequency * c
 //   presence    l -= presence, for ids with c > 0
 //
 // c counts an id in the output and in the path: the drafts between the committed output and the row, so that a row
 // that verifies a draft has the law that plain decoding would have there. NaN and -inf stay what they are. Everything
-// else of the row is left alone; penalties of 1, 0, 0 and a bias of 0 change no bit. Ids outside the vocabulary are
-// ignored, wherever they stand.
+// else of the row is left alone, and penalties of 1, 0, 0 change no bit. Ids outside the vocabulary are ignored,
+// wherever they stand.
 #pragma once
 
 #include <cstdint>
