@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/core_features.h"
+#include "bindings/core_sampling_params.h"
 #include "bindings/error_translation.h"
 #include "device/cpu/thread_pool.h"
 #include "eagle31rt/engine.h"
@@ -68,25 +69,6 @@ void bind_config(py::module_& module) {
       .def_readwrite("profile", &EngineConfig::profile);
 }
 
-void bind_sampling_params(py::module_& module) {
-  py::class_<SamplingParams>(module, "SamplingParams")
-      .def(py::init<>())
-      .def_readwrite("temperature", &SamplingParams::temperature)
-      .def_readwrite("top_k", &SamplingParams::top_k)
-      .def_readwrite("top_p", &SamplingParams::top_p)
-      .def_readwrite("min_p", &SamplingParams::min_p)
-      .def_readwrite("seed", &SamplingParams::seed)
-      .def_readwrite("max_tokens", &SamplingParams::max_tokens)
-      .def_readwrite("min_tokens", &SamplingParams::min_tokens)
-      .def_readwrite("ignore_eos", &SamplingParams::ignore_eos)
-      .def_readwrite("stop_token_ids", &SamplingParams::stop_token_ids)
-      .def_readwrite("stop", &SamplingParams::stop)
-      .def_readwrite("include_stop_str_in_output", &SamplingParams::include_stop_str_in_output)
-      .def_readwrite("skip_special_tokens", &SamplingParams::skip_special_tokens)
-      .def_readwrite("detokenize", &SamplingParams::detokenize)
-      .def_readwrite("num_speculative_tokens", &SamplingParams::num_speculative_tokens);
-}
-
 void bind_request_options(py::module_& module) {
   py::class_<RequestOptions>(module, "RequestOptions")
       .def(py::init<>())
@@ -112,6 +94,8 @@ void bind_outputs(py::module_& module) {
   py::class_<StepOutput>(module, "StepOutput")
       .def_readonly("request_id", &StepOutput::request_id)
       .def_readonly("new_token_ids", &StepOutput::new_token_ids)
+      .def_readonly("logprobs", &StepOutput::logprobs)
+      .def_readonly("prompt_logprobs", &StepOutput::prompt_logprobs)
       .def_property_readonly("finish_reason", [](const StepOutput& o) { return finish_reason_name(o.finish_reason); })
       .def_readonly("stop_token_id", &StepOutput::stop_token_id)
       .def_readonly("text", &StepOutput::text)

@@ -1,7 +1,7 @@
 """Type stubs of the C++ module. Shapes and units: csrc/include/eagle31rt/."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,17 @@ class SamplingParams:
     skip_special_tokens: bool
     detokenize: bool
     num_speculative_tokens: int  # -1 = the engine's
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: dict[int, float]
+    allowed_token_ids: list[int]  # [] = all
+    bad_words: list[list[int]]
+    num_logprobs: int  # -1 = none, 0 = of the token itself
+    num_prompt_logprobs: int
+    constraint: TokenConstraint | None
+    # (prompt ids, output ids, writable float32 logits [vocab_size]) -> None, or the logits to take instead
+    logits_processors: Sequence[Callable[[list[int], list[int], npt.NDArray[np.float32]], Any]]
     def __init__(self) -> None: ...
 
 class RequestOptions:
@@ -60,6 +71,21 @@ class TokenTable:
     # is_special: one entry for each of bytes, or none
     def __init__(self, bytes: list[bytes], is_special: list[bool], num_leading_spaces_dropped: int) -> None: ...
 
+class TokenConstraint(Protocol):
+    """What SamplingParams.constraint must have: csrc/include/eagle31rt/token_constraint.h."""
+
+    def fill_mask(self, allowed: npt.NDArray[np.uint32]) -> None: ...
+    def accept(self, token_id: int) -> bool: ...
+    def roll_back(self, num_tokens: int) -> None: ...
+    def is_finished(self) -> bool: ...
+
+class TokenLogprobs:
+    token_id: int
+    logprob: float
+    rank: int  # 1 = most probable; 0 = no value
+    top_ids: list[int]
+    top_logprobs: list[float]
+
 class SpeculationMetrics:
     num_drafts: int
     num_draft_tokens: int
@@ -69,6 +95,8 @@ class SpeculationMetrics:
 class StepOutput:
     request_id: int
     new_token_ids: list[int]
+    logprobs: list[TokenLogprobs]  # one for each new id, if asked for
+    prompt_logprobs: list[TokenLogprobs]  # with the output in which the prompt ends
     finish_reason: str  # "" while running; stop | length | abort | error
     stop_token_id: int  # which id ended it, for stop; else -1
     text: str  # what the ids complete; "" without a token table

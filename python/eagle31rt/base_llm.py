@@ -9,12 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from eagle31rt.core_params import CoreParamsMaker
 from eagle31rt.engine_config import apply_device, make_engine_config, model_directory
 from eagle31rt.errors import Eagle31rtError, InvalidArgumentError
 from eagle31rt.inputs import Message, Prompt, at_index, params_per_prompt
 from eagle31rt.request import Request, Sample
 from eagle31rt.sampling_params import SamplingParams
 from eagle31rt.seeds import derive_seed
+from eagle31rt.vllm_arguments import refuse_other_arguments
 
 if TYPE_CHECKING:
     from eagle31rt import _core
@@ -43,15 +45,19 @@ class BaseLLM(ABC):
         gpu_memory_utilization: float | None = None,
         enforce_eager: bool = False,
         seed: int | None = None,
+        max_logprobs: int | None = None,
+        **others: Any,
     ) -> None:
         """Loads the model. Numbers left None take the engine's defaults (csrc/include/eagle31rt/config.h).
 
         `device` is "cpu", "cuda" or "cuda:N"; a GPU is used only if it is asked for, and never replaced by the CPU.
         `gpu_memory_utilization` and `enforce_eager` are vLLM's: the share of GPU memory that may be in use once the KV
         cache is there, and no CUDA graphs. `seed` makes requests without a seed repeatable: they draw theirs from it in
-        order of submission.
+        order of submission. `max_logprobs` (default 20, up to 64) bounds what a request may ask for. `others` are
+        arguments of vLLM that are refused by name unless they ask for nothing (docs/limits.md).
         Raises CheckpointError, InvalidArgumentError, UnsupportedError, ResourceError or DeviceError.
         """
+        refuse_other_arguments(others)
         directory = model_directory(model, "model")
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64):
             raise InvalidArgumentError(f"seed must be an integer from 0 to {2**64 - 1} or None, got {seed!r}")
@@ -72,12 +78,10 @@ class BaseLLM(ABC):
             from eagle31rt.tokenizer import Tokenizer
 
             self._tokenizer = Tokenizer(directory if tokenizer is None else model_directory(tokenizer, "tokenizer"))
-        from eagle31rt import _core
-
-        self._core = _core
         # None: the engine makes no text, and stop strings are refused.
         self._token_table = None if self._tokenizer is None else self._tokenizer.token_table()
         self._info: dict[str, Any] = self._open_engine(config)
+        self._params_maker = CoreParamsMaker(self._info, self._tokenizer, max_logprobs)
         self._seed = seed
         self._num_seeds_drawn = 0
         self._next_id = 0
@@ -119,11 +123,11 @@ class BaseLLM(ABC):
         requests: list[Request] = []
         for index, prompt in enumerate(prompts):
             try:
-                token_ids = self._prompt_ids(prompt)
-                self._check_speculation(params[index])
+                token_ids = self._params_maker.truncate_prompt(self._prompt_ids(prompt), params[index])
+                prepared = self._params_maker.prepare(params[index])
             except Eagle31rtError as error:
                 raise at_index(error, "prompt", index) from error
-            requests.append(Request(prompt.text, token_ids, params[index]))
+            requests.append(Request(prompt.text, token_ids, params[index], prepared))
         return requests
 
     def _prompt_ids(self, prompt: Prompt) -> list[int]:
@@ -135,14 +139,6 @@ class BaseLLM(ABC):
                 raise InvalidArgumentError(f"token id {token_id} is outside the vocabulary (0 to {vocab_size - 1})")
         return prompt.token_ids
 
-    def _check_speculation(self, params: SamplingParams) -> None:
-        wanted, limit = params.num_speculative_tokens, self._info["num_speculative_tokens"]
-        if wanted is not None and wanted > limit:
-            raise InvalidArgumentError(
-                f"SamplingParams.num_speculative_tokens ({wanted}) is more than the engine's ({limit}): "
-                "raise it in speculative_config"
-            )
-
     def _submit(self, request: Request) -> None:
         params = request.params
         request.request_id = self._next_id
@@ -152,10 +148,13 @@ class BaseLLM(ABC):
             detokenizer = None
             if self._tokenizer is not None and self._token_table is None and params.detokenize:
                 detokenizer = self._tokenizer.detokenizer(params.skip_special_tokens)
-            sample = Sample(self._next_id, index, detokenizer, silent_stops)
+            decode = None if self._tokenizer is None else self._tokenizer.decode_token
+            sample = Sample(
+                self._next_id, index, detokenizer, silent_stops, decode, wants_logprobs=params.logprobs is not None
+            )
             self._next_id += 1
             request.samples.append(sample)
-            core_params = self._core_params(params, derive_seed(seed, index))
+            core_params = request.prepared.make(derive_seed(seed, index), index)
             self._add_request(sample.engine_id, request, core_params)
 
     def _fresh_seed(self) -> int:
@@ -163,22 +162,6 @@ class BaseLLM(ABC):
             return secrets.randbits(64)
         self._num_seeds_drawn += 1
         return derive_seed(self._seed, self._num_seeds_drawn)
-
-    def _core_params(self, params: SamplingParams, seed: int) -> _core.SamplingParams:
-        result = self._core.SamplingParams()
-        result.temperature = params.temperature
-        result.top_k = max(params.top_k, 0)
-        result.top_p = params.top_p
-        result.min_p = params.min_p
-        result.seed = seed
-        result.max_tokens = self._info["max_model_len"] if params.max_tokens is None else params.max_tokens
-        result.min_tokens = params.min_tokens
-        result.ignore_eos = params.ignore_eos
-        result.stop_token_ids = list(params.stop_token_ids or ())
-        result.skip_special_tokens = params.skip_special_tokens
-        result.detokenize = params.detokenize
-        result.num_speculative_tokens = -1 if params.num_speculative_tokens is None else params.num_speculative_tokens
-        return result
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

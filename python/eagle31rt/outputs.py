@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from eagle31rt.logprobs import Logprob
+
 
 @dataclass
 class RequestMetrics:
@@ -51,13 +53,17 @@ class RequestMetrics:
 
 @dataclass
 class CompletionOutput:
-    """One sample. `finish_reason` is stop, length, abort or error; `stop_reason` is the stop token id, or the error."""
+    """One sample. `finish_reason` is stop, length, abort or error; `stop_reason` is the stop string or token id that
+    ended it, or the error. `logprobs` has one dict for each token id if they were asked for, else None.
+    """
 
     index: int
     text: str
     token_ids: list[int]
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    cumulative_logprob: float | None = None  # of the tokens themselves; None without logprobs
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -65,7 +71,11 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """One prompt's result. `prompt` is None if token ids were given."""
+    """One prompt's result. `prompt` is None if token ids were given.
+
+    `prompt_logprobs` has one dict for each token of the prompt (None for the first) if they were asked for.
+    `num_cached_tokens`: tokens of the prompt that the prefix cache had.
+    """
 
     request_id: str
     prompt: str | None
@@ -73,6 +83,8 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    num_cached_tokens: int = 0
 
 
 @dataclass

@@ -5,25 +5,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eagle31rt.detokenizer import IncrementalDetokenizer
+from eagle31rt.logprobs import Logprob, TokenDecoder, logprob_dict, prompt_logprob_list
 from eagle31rt.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from eagle31rt.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from eagle31rt._core import StepOutput
+    from eagle31rt.core_params import PreparedParams
 
 
 class Sample:
     """One of the n samples of a request; an engine request of its own."""
 
     def __init__(
-        self, engine_id: int, index: int, detokenizer: IncrementalDetokenizer | None, silent_stop_ids: frozenset[int]
+        self,
+        engine_id: int,
+        index: int,
+        detokenizer: IncrementalDetokenizer | None,
+        silent_stop_ids: frozenset[int],
+        decode_token: TokenDecoder | None = None,
+        wants_logprobs: bool = False,
     ) -> None:
         """`detokenizer`: None if the engine makes the text, or nobody shall.
 
-        `silent_stop_ids`: ends of sequence, which vLLM does not report as `stop_reason`.
+        `silent_stop_ids`: ends of sequence, which vLLM does not report as `stop_reason`. `decode_token` gives the
+        texts of log-probabilities.
         """
         self.engine_id = engine_id
         self.output = CompletionOutput(index=index, text="", token_ids=[])
+        if wants_logprobs:
+            self.output.logprobs, self.output.cumulative_logprob = [], 0.0
+        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self._decode_token = decode_token
         self.metrics = RequestMetrics()
         self._detokenizer = detokenizer
         self._silent_stop_ids = silent_stop_ids
@@ -41,6 +54,7 @@ class Sample:
             if step.finish_reason == "stop" and shown and shown[-1] == step.stop_token_id:
                 shown = shown[:-1]
             self.output.text += self._detokenizer.add(shown)
+        self._add_logprobs(step)
         counters = step.metrics
         self.metrics = RequestMetrics(
             num_drafts=counters.num_drafts,
@@ -50,6 +64,15 @@ class Sample:
         )
         if step.finish_reason:
             self._finish(step)
+
+    def _add_logprobs(self, step: StepOutput) -> None:
+        if step.prompt_logprobs:
+            self.prompt_logprobs = prompt_logprob_list(step.prompt_logprobs, self._decode_token)
+        if self.output.logprobs is None or self.output.cumulative_logprob is None:
+            return
+        for entry in step.logprobs:
+            self.output.logprobs.append(logprob_dict(entry, self._decode_token))
+            self.output.cumulative_logprob += entry.logprob
 
     def _finish(self, step: StepOutput) -> None:
         if self._detokenizer is not None:
@@ -66,11 +89,14 @@ class Sample:
 class Request:
     """One prompt with its samples, before and while it runs."""
 
-    def __init__(self, text: str | None, token_ids: list[int], params: SamplingParams) -> None:
+    def __init__(
+        self, text: str | None, token_ids: list[int], params: SamplingParams, prepared: PreparedParams
+    ) -> None:
         self.request_id = -1  # until it is submitted
         self.text = text
         self.token_ids = token_ids
         self.params = params
+        self.prepared = prepared
         self.samples: list[Sample] = []
 
     @property
@@ -85,4 +111,5 @@ class Request:
             outputs=[sample.output for sample in self.samples],
             finished=self.finished,
             metrics=RequestMetrics.total(sample.metrics for sample in self.samples),
+            prompt_logprobs=self.samples[0].prompt_logprobs,
         )

@@ -71,6 +71,15 @@ class Tokenizer:
         table = read_token_bytes(self._tokenizer)
         return None if table is None else table.to_core()
 
+    def decode_token(self, token_id: int) -> str:
+        """Text of one token, special or not; bytes that are no whole character come as replacement characters."""
+        return self._decode_all([token_id])
+
+    def to_json(self) -> str:
+        """The tokenizer as tokenizer.json holds it."""
+        text: str = self._tokenizer.to_str()
+        return text
+
     def detokenizer(self, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
         return IncrementalDetokenizer(self._decode_all, self._special_ids if skip_special_tokens else frozenset())
 

@@ -1,0 +1,107 @@
+"""vLLM's engine arguments that LLM and AsyncLLM do not take: refused by name, unless their value asks for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from eagle31rt.errors import UnsupportedError
+
+_NOTHING: tuple[object, ...] = (None, False, "", {}, [])
+_ONE_DEVICE = "this version runs a model on one device"
+_OWN_WEIGHTS = "weights are read from safetensors as they are"
+_TEXT_ONLY = "only text goes in"
+_RAW_TEXT = "the server returns the model's text as it is"
+
+# argument -> (values that ask for nothing, why others are refused)
+ENGINE_ARGUMENTS: dict[str, tuple[tuple[object, ...], str]] = {
+    # parallelism
+    "tensor_parallel_size": ((None, 1), _ONE_DEVICE),
+    "pipeline_parallel_size": ((None, 1), _ONE_DEVICE),
+    "data_parallel_size": ((None, 1), "start one server for each device"),
+    "decode_context_parallel_size": ((None, 1), _ONE_DEVICE),
+    "prefill_context_parallel_size": ((None, 1), _ONE_DEVICE),
+    "enable_expert_parallel": (_NOTHING, _ONE_DEVICE),
+    "distributed_executor_backend": ((None, "uni"), _ONE_DEVICE),
+    "disable_custom_all_reduce": ((None, False, True), _ONE_DEVICE),
+    # weights
+    "quantization": (_NOTHING, _OWN_WEIGHTS),
+    "load_format": ((None, "auto", "safetensors"), _OWN_WEIGHTS),
+    "model_loader_extra_config": (_NOTHING, _OWN_WEIGHTS),
+    "config_format": ((None, "auto", "hf"), "the config is Hugging Face's config.json"),
+    "hf_overrides": (_NOTHING, "edit config.json"),
+    "hf_token": (_NOTHING, "models are directories; nothing is fetched from the hub"),
+    "hf_config_path": (_NOTHING, "config.json is read from the model's directory"),
+    "revision": (_NOTHING, "models are directories; check out the revision there"),
+    "code_revision": (_NOTHING, "no code of a model is run"),
+    "tokenizer_revision": (_NOTHING, "tokenizers are directories; check out the revision there"),
+    "trust_remote_code": ((None, False, True), "no code of a model is run"),  # True only permits what is not needed
+    "tokenizer_mode": ((None, "auto", "hf", "fast"), "tokenizer.json is read by the tokenizers library"),
+    "model_impl": ((None, "auto"), "there is one implementation of each model"),
+    "download_dir": (_NOTHING, "models are directories; nothing is fetched from the hub"),
+    # adapters and other inputs and outputs
+    "enable_lora": (_NOTHING, "merge the adapter into the weights"),
+    "max_loras": ((None, 1), "merge the adapter into the weights"),
+    "max_lora_rank": ((None, 16), "merge the adapter into the weights"),
+    "lora_modules": (_NOTHING, "merge the adapter into the weights"),
+    "enable_prompt_embeds": (_NOTHING, "give prompts as text or token ids"),
+    "limit_mm_per_prompt": (_NOTHING, _TEXT_ONLY),
+    "mm_processor_kwargs": (_NOTHING, _TEXT_ONLY),
+    "allowed_local_media_path": (_NOTHING, _TEXT_ONLY),
+    "task": ((None, "auto", "generate"), "models generate text here"),
+    "runner": ((None, "auto", "generate"), "models generate text here"),
+    "convert": ((None, "auto", "none"), "models generate text here"),
+    "override_pooler_config": (_NOTHING, "models generate text here"),
+    "pooler_config": (_NOTHING, "models generate text here"),
+    "reasoning_parser": (_NOTHING, _RAW_TEXT),
+    "tool_call_parser": (_NOTHING, _RAW_TEXT),
+    "enable_auto_tool_choice": (_NOTHING, _RAW_TEXT),
+    "enable_return_routed_experts": (_NOTHING, "expert ids are not reported"),
+    "logits_processors": (_NOTHING, "give them with SamplingParams.logits_processors"),
+    "logits_processor_pattern": (_NOTHING, "the server takes no logits processors"),
+    "guided_decoding_backend": ((None, "auto", "guidance"), "structured outputs are compiled by llguidance"),
+    "structured_outputs_config": (_NOTHING, "structured outputs are compiled by llguidance; leave it out"),
+    "logprobs_mode": ((None, "raw_logprobs"), "log-probabilities are those of the model's own logits"),
+    # memory and scheduling
+    "swap_space": ((None, 0, 4), "preempted requests are recomputed"),
+    "cpu_offload_gb": ((None, 0), "weights and KV stay on the device"),
+    "kv_offloading_size": (_NOTHING, "weights and KV stay on the device"),
+    "kv_transfer_config": (_NOTHING, "KV is not moved between engines"),
+    "num_gpu_blocks_override": (_NOTHING, "use kv_cache_memory_bytes"),
+    "calculate_kv_scales": (_NOTHING, "the KV cache is not quantised"),
+    "disable_sliding_window": (_NOTHING, "a sliding window is the model's own"),
+    "enable_chunked_prefill": ((None, True), "prompts longer than max_num_batched_tokens are always chunked"),
+    "scheduling_policy": ((None, "fcfs", "priority"), "requests run by priority, then in order of arrival"),
+    "scheduler_cls": (_NOTHING, "there is one scheduler"),
+    "async_scheduling": (_NOTHING, "there is one scheduler"),
+    "num_scheduler_steps": ((None, 1), "there is one scheduler"),
+    "preemption_mode": ((None, "recompute"), "preempted requests are recomputed"),
+    "max_seq_len_to_capture": ((None, 8192), "graphs are recorded by batch, for any length"),
+    "max_num_partial_prefills": ((None, 1), "max_num_batched_tokens bounds prefills"),
+    "max_long_partial_prefills": ((None, 1), "max_num_batched_tokens bounds prefills"),
+    "long_prefill_token_threshold": ((None, 0), "max_num_batched_tokens bounds prefills"),
+    "kv_events_config": (_NOTHING, "cache events are not published"),
+    "enable_sleep_mode": (_NOTHING, "make a new engine"),
+    # compilation and observation
+    "compilation_config": ((None, {}, 0), "nothing is compiled at run time; enforce_eager=True switches graphs off"),
+    "attention_backend": (_NOTHING, "there is one attention operator for each device"),
+    "attention_config": (_NOTHING, "there is one attention operator for each device"),
+    "generation_config": ((None, "auto", "vllm"), "parameters are given with each request"),
+    "override_generation_config": (_NOTHING, "parameters are given with each request"),
+    "worker_cls": (_NOTHING, "there are no workers"),
+    "worker_extension_cls": (_NOTHING, "there are no workers"),
+    "additional_config": (_NOTHING, "there are no plugins"),
+    "otlp_traces_endpoint": (_NOTHING, "traces are not exported"),
+    "collect_detailed_traces": (_NOTHING, "traces are not exported"),
+    "disable_log_stats": ((None, False, True), "an engine logs no statistics by itself"),
+}
+
+
+def refuse_other_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raises UnsupportedError for vLLM's arguments that ask for something, and TypeError for unknown names."""
+    for name, value in arguments.items():
+        if name not in ENGINE_ARGUMENTS:
+            raise TypeError(f"unexpected argument {name!r}")
+        neutral, reason = ENGINE_ARGUMENTS[name]
+        if not any(type(value) is type(one) and value == one for one in neutral):
+            raise UnsupportedError(f"{name}={value!r:.100} is not supported by this version: {reason}")
