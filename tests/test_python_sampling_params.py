@@ -12,6 +12,7 @@ from eagle31rt import SamplingParams
 from eagle31rt.config import SpeculativeConfig
 from eagle31rt.errors import InvalidArgumentError, UnsupportedError
 from eagle31rt.inputs import params_per_prompt
+from eagle31rt.sampling_params import NEUTRAL_VALUES, RequestOutputKind
 from eagle31rt.seeds import derive_seed
 
 
@@ -38,6 +39,17 @@ def test_defaults_are_those_of_vllm() -> None:
         {"num_speculative_tokens": 16},
         {"n": 3, "temperature": 0.5},
         {"stop": [], "logit_bias": {}, "bad_words": [], "repetition_penalty": 1, "logprobs": None},
+        {"stop": "x", "include_stop_str_in_output": True},
+        {"stop": ["x", "\u20ac" * 300]},
+        {"presence_penalty": -2, "frequency_penalty": 2.0, "repetition_penalty": 1e-3},
+        {"logit_bias": {0: -100, 7: 100.0}, "allowed_token_ids": [3], "bad_words": ["a"]},
+        {"logprobs": 0, "prompt_logprobs": 64},
+        {"logprobs": -1},
+        {"logits_processors": [len]},
+        {"truncate_prompt_tokens": -1},
+        {"truncate_prompt_tokens": 1},
+        {"output_kind": RequestOutputKind.DELTA},
+        {"thinking_token_budget": -1, "skip_reading_prefix_cache": False},
     ],
 )
 def test_accepts(values: dict[str, Any]) -> None:
@@ -62,7 +74,19 @@ def test_seed_of_minus_one_is_no_seed() -> None:
         *[("stop_token_ids", value) for value in ([-1], ["a"], "12", 3, [1.0], [2**31])],
         *[("num_speculative_tokens", value) for value in (-1, 17, 2.0, False)],
         *[("n", value) for value in (0, -1, 1.0)],
-        *[(name, 1) for name in ("ignore_eos", "detokenize", "skip_special_tokens")],
+        *[(name, 1) for name in ("ignore_eos", "detokenize", "skip_special_tokens", "include_stop_str_in_output")],
+        *[(name, value) for name in ("presence_penalty", "frequency_penalty") for value in (-2.1, 2.1, math.nan, "1")],
+        *[("repetition_penalty", value) for value in (0, 0.0, -1.0, math.nan, math.inf)],
+        *[("stop", value) for value in (3, [3], [""], "", ["a"] * 65, "x" * 1025, "\u20ac" * 342, ["\ud800"], b"x")],
+        *[("bad_words", value) for value in ("x", [1], [""], ["a"] * 513, ["\ud800"])],
+        *[(name, value) for name in ("logprobs", "prompt_logprobs") for value in (-2, 65, 1.0, True, "1")],
+        *[("logit_bias", value) for value in ([1], {"1": 1.0}, {-1: 1.0}, {2**31: 1.0}, {True: 1.0})],
+        *[("logit_bias", {1: value}) for value in (100.5, -101, math.nan, "1", None)],
+        *[("allowed_token_ids", value) for value in ([], "12", [-1], [1.0], {1: 2}, 3)],
+        *[("logits_processors", value) for value in (len, [3], "x")],
+        *[("truncate_prompt_tokens", value) for value in (0, -2, 1.5)],
+        *[("output_kind", value) for value in (0, "delta")],
+        ("n", 16385),
     ],
 )
 def test_refuses_bad_values_by_name(name: str, value: object) -> None:
@@ -70,42 +94,33 @@ def test_refuses_bad_values_by_name(name: str, value: object) -> None:
         SamplingParams(**{name: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -0.5),
-        ("repetition_penalty", 1.1),
-        ("stop", "x"),
-        ("stop", ["x"]),
-        ("include_stop_str_in_output", True),
-        ("bad_words", ["x"]),
-        ("logprobs", 0),
-        ("logprobs", 5),
-        ("prompt_logprobs", 1),
-        ("logit_bias", {1: 2.0}),
-        ("allowed_token_ids", [1]),
-        ("logits_processors", [print]),
-        ("structured_outputs", object()),
-        ("guided_decoding", object()),
-        ("truncate_prompt_tokens", 4),
-        ("spaces_between_special_tokens", False),
-        ("extra_args", {"a": 1}),
-    ],
-)
-def test_refuses_what_is_not_implemented_by_name(name: str, value: object) -> None:
+@pytest.mark.parametrize("name", NEUTRAL_VALUES)
+def test_refuses_what_is_not_implemented_by_name(name: str) -> None:
+    for value in NEUTRAL_VALUES[name]:
+        assert getattr(SamplingParams(**{name: value}), name) == value
     with pytest.raises(UnsupportedError, match=rf"SamplingParams\.{name} is not supported"):
-        SamplingParams(**{name: value})  # type: ignore[arg-type]
+        SamplingParams(**{name: object()})
+
+
+def test_a_long_value_does_not_fill_the_message() -> None:
+    with pytest.raises(InvalidArgumentError) as error:
+        SamplingParams(stop_token_ids="x" * 100_000)  # type: ignore[arg-type]
+    assert len(str(error.value)) < 400
 
 
 def test_every_field_is_honoured_or_listed_as_unsupported() -> None:
-    """A new field that validate() knows nothing about would be dropped silently."""
-    honoured = {"n", "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "ignore_eos"}
-    honoured |= {"stop_token_ids", "num_speculative_tokens", "detokenize", "skip_special_tokens"}
+    """A field that validate() knows nothing about would be dropped silently."""
     for field in dataclasses.fields(SamplingParams):
-        if field.name not in honoured:
-            with pytest.raises(UnsupportedError, match=field.name):
-                SamplingParams(**{field.name: object()})
+        with pytest.raises((UnsupportedError, InvalidArgumentError), match=field.name):
+            SamplingParams(**{field.name: object()})
+
+
+def test_stop_strings_are_a_list() -> None:
+    assert SamplingParams().stop_strings == []
+    assert SamplingParams(stop="ab").stop_strings == ["ab"]
+    assert SamplingParams(stop=["ab", "c"]).stop_strings == ["ab", "c"]
+    with pytest.raises(InvalidArgumentError, match=r"SamplingParams\.stop needs detokenize=True"):
+        SamplingParams(stop="x", detokenize=False)
 
 
 def test_unknown_name_and_greedy_n() -> None:

@@ -95,7 +95,7 @@ class StructuredOutputsParams:
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidArgumentError(f"structured_outputs.json is not a valid JSON schema: {error}") from error
         _check_text("json", text, MAX_JSON_BYTES)
-        if not isinstance(schema, (dict, bool)):
+        if not isinstance(schema, dict):
             raise _wrong("json", "a JSON object", self.json)
         _check_patterns(schema)
 
