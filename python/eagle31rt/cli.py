@@ -114,13 +114,28 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", metavar="DIR", help="directory of an EAGLE-3 or EAGLE-3.1 draft")
     parser.add_argument("--num-speculative-tokens", type=int, metavar="K", help="draft length (default 3 with --draft)")
     parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="default 128")
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 = greedy (default)")
-    parser.add_argument("--top-k", type=int, default=0, metavar="N", help="0 = off (default)")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1 = off (default)")
-    parser.add_argument("--min-p", type=float, default=0.0, metavar="P", help="0 = off (default)")
-    parser.add_argument("--seed", type=int, metavar="S", help="default: a fresh one per prompt")
+    _add_sampling(parser)
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: physical cores)")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu (default), cuda or cuda:N")
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--temperature", type=float, default=0.0, metavar="T", help="0 = greedy (default)")
+    add("--top-k", type=int, default=0, metavar="N", help="0 = off (default)")
+    add("--top-p", type=float, default=1.0, metavar="P", help="1 = off (default)")
+    add("--min-p", type=float, default=0.0, metavar="P", help="0 = off (default)")
+    add("--seed", type=int, metavar="S", help="default: a fresh one per prompt")
+    add("--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: fewer repetitions (default 1)")
+    add("--frequency-penalty", type=float, default=0.0, metavar="F", help="-2 to 2 (default 0)")
+    add("--presence-penalty", type=float, default=0.0, metavar="F", help="-2 to 2 (default 0)")
+    add("--min-tokens", type=int, default=0, metavar="N", help="no end of sequence before (default 0)")
+    add("--ignore-eos", action="store_true", help="go on after the end of sequence")
+    add("--stop", action="append", metavar="TEXT", help="ends the answer before this text; may be repeated")
+    add("--logprobs", type=int, metavar="N", help="log-probabilities of each token and of the N most probable (--json)")
+    structure = parser.add_mutually_exclusive_group()
+    structure.add_argument("--json-schema", metavar="FILE", help="the answer is JSON of this schema")
+    structure.add_argument("--regex", metavar="R", help="the answer matches this regular expression")
 
 
 if __name__ == "__main__":

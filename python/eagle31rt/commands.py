@@ -21,6 +21,10 @@ from eagle31rt.outputs import RequestOutput, StreamPiece
 from eagle31rt.sampling_params import SamplingParams
 
 _DEFAULT_DRAFT_LENGTH = 3
+_SAMPLING_OPTIONS = (
+    *("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "min_tokens", "ignore_eos", "stop", "logprobs"),
+    *("repetition_penalty", "frequency_penalty", "presence_penalty"),
+)
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
@@ -131,8 +135,16 @@ def _load(arguments: argparse.Namespace) -> LLM:
 
 
 def _sampling_params(arguments: argparse.Namespace) -> SamplingParams:
-    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
-    return SamplingParams(**{name: getattr(arguments, name) for name in names})
+    if arguments.logprobs is not None and not arguments.json:
+        raise InvalidArgumentError("--logprobs needs --json, which prints them")
+    structure: dict[str, Any] | None = None
+    if arguments.regex is not None:
+        structure = {"regex": arguments.regex}
+    elif arguments.json_schema is not None:
+        structure = {"json": Path(arguments.json_schema).read_text(encoding="utf-8")}
+    return SamplingParams(
+        **{name: getattr(arguments, name) for name in _SAMPLING_OPTIONS}, structured_outputs=structure
+    )
 
 
 def _given_prompts(arguments: argparse.Namespace) -> list[PromptInput] | None:
@@ -210,7 +222,9 @@ def _print_output(output: RequestOutput, as_json: bool) -> None:
     if not as_json:
         print(f"> {output.prompt if output.prompt is not None else output.prompt_token_ids}\n{sample.text}\n")
         return
-    line = {"token_ids": sample.token_ids, "text": sample.text, "finish_reason": sample.finish_reason}
+    line: dict[str, Any] = {"token_ids": sample.token_ids, "text": sample.text, "finish_reason": sample.finish_reason}
+    if sample.logprobs is not None:
+        line["logprobs"] = [{token_id: entry.logprob for token_id, entry in place.items()} for place in sample.logprobs]
     print(json.dumps({**line, "metrics": output.metrics.to_dict()}), flush=True)
 
 
