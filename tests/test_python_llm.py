@@ -114,16 +114,6 @@ def test_max_tokens_none_reaches_the_length_of_the_model(directories: tuple[Path
         short.generate([[5], [5] * 40], GREEDY)
 
 
-def test_every_parameter_reaches_the_engine(llm: LLM) -> None:
-    values = {"temperature": 0.75, "top_k": 7, "top_p": 0.5, "min_p": 0.25, "max_tokens": 9, "min_tokens": 3}
-    values |= {"ignore_eos": True, "stop_token_ids": [4, 5], "num_speculative_tokens": 2}
-    core = llm._core_params(SamplingParams(**values), seed=2**64 - 1)  # type: ignore[arg-type]
-    assert {name: getattr(core, name) for name in values} == values
-    assert core.seed == 2**64 - 1
-    defaults = llm._core_params(SamplingParams(top_k=-1, max_tokens=None), seed=1)
-    assert (defaults.top_k, defaults.num_speculative_tokens, defaults.max_tokens) == (0, -1, llm.info["max_model_len"])
-
-
 def test_seeds(llm: LLM, directories: tuple[Path, Path]) -> None:
     free = SamplingParams(temperature=1.5, max_tokens=12)
     assert len({tuple(ids) for ids in ids_of(llm.generate(["abc"] * 4, free))}) > 1
@@ -300,7 +290,9 @@ def test_threads(llm: LLM, plain: LLM) -> None:
             CheckpointError,
             r"speculative_config\['model'\]: there is no directory",
         ),
-        ({"tensor_parallel_size": 2}, TypeError, "tensor_parallel_size"),
+        ({"tensor_parallel_size": 2}, UnsupportedError, "tensor_parallel_size=2 is not supported by this version: "),
+        ({"tensor_paralel_size": 2}, TypeError, "unexpected argument 'tensor_paralel_size'"),
+        ({"max_logprobs": 65}, InvalidArgumentError, "max_logprobs must be an integer from 0 to 64"),
     ],
 )
 def test_bad_arguments(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from eagle31rt.core_params import CoreParamsMaker
 from eagle31rt.engine_config import apply_device, make_engine_config, model_directory
 from eagle31rt.errors import Eagle31rtError, InvalidArgumentError
-from eagle31rt.inputs import Message, Prompt, at_index, params_per_prompt
+from eagle31rt.inputs import Message, Prompt, at_index, params_per_prompt, priority_per_prompt
 from eagle31rt.request import Request, Sample
 from eagle31rt.sampling_params import SamplingParams
 from eagle31rt.seeds import derive_seed
@@ -115,11 +115,15 @@ class BaseLLM(ABC):
         return Prompt(text, tokenizer.encode(text, add_special_tokens=False))  # the template writes them itself
 
     def _make_requests(
-        self, prompts: list[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None
+        self,
+        prompts: list[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        priority: int | Sequence[int] | None = None,
     ) -> list[Request]:
         """Tokenises and checks everything; raises naming the index of what is wrong."""
         self._check_process()
         params = params_per_prompt(sampling_params, len(prompts))
+        priorities = priority_per_prompt(priority, len(prompts))
         requests: list[Request] = []
         for index, prompt in enumerate(prompts):
             try:
@@ -127,7 +131,7 @@ class BaseLLM(ABC):
                 prepared = self._params_maker.prepare(params[index])
             except Eagle31rtError as error:
                 raise at_index(error, "prompt", index) from error
-            requests.append(Request(prompt.text, token_ids, params[index], prepared))
+            requests.append(Request(prompt.text, token_ids, params[index], prepared, priorities[index]))
         return requests
 
     def _prompt_ids(self, prompt: Prompt) -> list[int]:

@@ -134,6 +134,17 @@ def params_per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, 
     return list(params)
 
 
+def priority_per_prompt(priority: int | Sequence[int] | None, count: int) -> list[int]:
+    """One priority for each prompt; a lower one runs first. None is 0."""
+    values: Any = [priority or 0] * count if priority is None or _is_integer(priority) else _as_list(priority)
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or len(values) != count:
+        raise InvalidArgumentError(f"priority must be an integer or one for each of {count} prompts, got {priority!r}")
+    for index, value in enumerate(values):
+        if not _is_integer(value) or not -(2**31) <= value < 2**31:
+            raise InvalidArgumentError(f"priority {index}: must be an integer of 32 bits, got {value!r}")
+    return [int(value) for value in values]
+
+
 def parse_conversations(messages: Any) -> list[list[Message]]:
     """One conversation (a list of messages) or a list of them; contents become plain text."""
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):

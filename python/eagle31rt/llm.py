@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from eagle31rt.base_llm import BaseLLM
-from eagle31rt.errors import Eagle31rtError, InternalError, InvalidArgumentError
+from eagle31rt.errors import Eagle31rtError, InternalError, InvalidArgumentError, UnsupportedError
 from eagle31rt.inputs import Message, Prompt, at_index, parse_conversations, parse_prompts
 from eagle31rt.outputs import RequestOutput, StreamPiece
 from eagle31rt.request import Request
@@ -32,6 +32,7 @@ class LLM(BaseLLM):
     def _open_engine(self, config: _core.EngineConfig) -> dict[str, Any]:
         from eagle31rt import _core
 
+        self._core = _core
         self._engine = _core.Engine(config)
         if self._token_table is not None:
             self._engine.set_token_table(self._token_table)
@@ -40,7 +41,9 @@ class LLM(BaseLLM):
         return self._engine.info
 
     def _add_request(self, engine_id: int, request: Request, params: _core.SamplingParams) -> None:
-        self._engine.add_request(engine_id, request.token_ids, params)
+        options = self._core.RequestOptions()
+        options.priority = request.priority
+        self._engine.add_request(engine_id, request.token_ids, params, options)
 
     @property
     def info(self) -> dict[str, Any]:
@@ -53,13 +56,24 @@ class LLM(BaseLLM):
         prompts: PromptInput | Sequence[PromptInput],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        *,
+        priority: int | Sequence[int] | None = None,
+        lora_request: object = None,
     ) -> list[RequestOutput]:
         """Completes the prompts, in their order. `use_tqdm` shows a progress bar on a terminal's standard error.
 
+        `priority`: requests with a lower one run first, and preempt others if the KV cache is full. `lora_request` is
+        refused with UnsupportedError.
         One bad prompt or parameter raises, naming its index, before anything runs. A request that fails while it runs
         has finish_reason "error" and the message as stop_reason; the others are not affected.
         """
-        return self._run(self._make_requests(parse_prompts(prompts), sampling_params), use_tqdm)
+        if lora_request is not None:
+            raise UnsupportedError("lora_request is not supported by this version: merge the adapter into the weights")
+        return self._run(self._make_requests(parse_prompts(prompts), sampling_params, priority), use_tqdm)
+
+    def beam_search(self, *arguments: object, **others: object) -> list[RequestOutput]:
+        """vLLM's method; raises UnsupportedError."""
+        raise UnsupportedError("beam_search is not supported by this version: ask for n samples with logprobs instead")
 
     def chat(
         self,

@@ -35,6 +35,7 @@ class Sample:
         self.output = CompletionOutput(index=index, text="", token_ids=[])
         if wants_logprobs:
             self.output.logprobs, self.output.cumulative_logprob = [], 0.0
+        self.num_cached_tokens = 0
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self._decode_token = decode_token
         self.metrics = RequestMetrics()
@@ -55,6 +56,7 @@ class Sample:
                 shown = shown[:-1]
             self.output.text += self._detokenizer.add(shown)
         self._add_logprobs(step)
+        self.num_cached_tokens = max(self.num_cached_tokens, step.num_cached_tokens)
         counters = step.metrics
         self.metrics = RequestMetrics(
             num_drafts=counters.num_drafts,
@@ -90,13 +92,20 @@ class Request:
     """One prompt with its samples, before and while it runs."""
 
     def __init__(
-        self, text: str | None, token_ids: list[int], params: SamplingParams, prepared: PreparedParams
+        self,
+        text: str | None,
+        token_ids: list[int],
+        params: SamplingParams,
+        prepared: PreparedParams,
+        priority: int = 0,
     ) -> None:
+        """`priority`: a lower one runs first."""
         self.request_id = -1  # until it is submitted
         self.text = text
         self.token_ids = token_ids
         self.params = params
         self.prepared = prepared
+        self.priority = priority
         self.samples: list[Sample] = []
 
     @property
@@ -112,4 +121,5 @@ class Request:
             finished=self.finished,
             metrics=RequestMetrics.total(sample.metrics for sample in self.samples),
             prompt_logprobs=self.samples[0].prompt_logprobs,
+            num_cached_tokens=self.samples[0].num_cached_tokens,
         )
