@@ -15,9 +15,10 @@ import pytest
 from support.successor import write_successor_draft, write_successor_target
 from support.tiny_tokenizer import write_tiny_tokenizer
 
-from eagle31rt import LLM, SamplingParams, __version__
-from eagle31rt.cli import main
+from eagle31rt import LLM, SamplingParams, __version__, commands
+from eagle31rt.cli import main, make_parser
 from eagle31rt.demo_model import DemoPair
+from eagle31rt.errors import InvalidArgumentError
 
 METRIC_KEYS = ["num_drafts", "num_draft_tokens", "num_accepted_tokens", "acceptance_length", "acceptance_per_position"]
 DEMO_KEYS = ["identical", "speed_up", "acceptance_length", "acceptance_per_position", "plain_tokens_per_second"]
@@ -79,6 +80,31 @@ def test_sampling_options_reach_the_engine(capsys: pytest.CaptureFixture[str], p
     _, out, _ = run(capsys, "generate", "--model", pair[0], "--prompt", "abc", "--json", *flags)
     expected = LLM(pair[0]).generate("abc", SamplingParams(**options))  # type: ignore[arg-type]
     assert json_lines(out)[0]["token_ids"] == expected[0].outputs[0].token_ids
+
+
+def test_all_sampling_options(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object"}')
+    words = "--repetition-penalty 1.5 --frequency-penalty 0.5 --presence-penalty -1 --min-tokens 2 --ignore-eos"
+    words += " --logprobs 3 --json --stop a --stop b"
+
+    def params(*more: str) -> SamplingParams:
+        arguments = ["generate", "--model", "m", "--prompt", "p", *words.split(), *more]
+        return commands._sampling_params(make_parser().parse_args(arguments))
+
+    expected: dict[str, Any] = {"temperature": 0.0, "max_tokens": 128, "repetition_penalty": 1.5, "logprobs": 3}
+    expected |= {"frequency_penalty": 0.5, "presence_penalty": -1.0, "min_tokens": 2, "ignore_eos": True}
+    expected |= {"stop": ["a", "b"]}
+    assert params() == SamplingParams(**expected)
+    assert params("--regex", "[a-z]+") == SamplingParams(**expected, structured_outputs={"regex": "[a-z]+"})
+    from_file = params("--json-schema", str(schema))
+    assert from_file == SamplingParams(**expected, structured_outputs={"json": '{"type": "object"}'})
+    schema.write_bytes(b"\xff")
+    with pytest.raises(InvalidArgumentError, match="not valid UTF-8"):
+        params("--json-schema", str(schema))
+    without_json = make_parser().parse_args(["generate", "--model", "m", "--prompt", "p", "--logprobs", "1"])
+    with pytest.raises(InvalidArgumentError, match="--logprobs needs --json"):
+        commands._sampling_params(without_json)
 
 
 def test_prompt_files_and_the_chat_template(

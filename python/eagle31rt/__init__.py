@@ -9,15 +9,30 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from eagle31rt.errors import Eagle31rtError
     from eagle31rt.llm import LLM
+    from eagle31rt.logprobs import Logprob
     from eagle31rt.outputs import CompletionOutput, RequestOutput
-    from eagle31rt.sampling_params import SamplingParams
+    from eagle31rt.sampling_params import RequestOutputKind, SamplingParams
+    from eagle31rt.structured_outputs import StructuredOutputsParams
 
-__all__ = ["LLM", "CompletionOutput", "Eagle31rtError", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "Eagle31rtError",
+    "Logprob",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+]
 
 _LAZY = {
     "Eagle31rtError": "eagle31rt.errors",
     "LLM": "eagle31rt.llm",
+    "Logprob": "eagle31rt.logprobs",
     "SamplingParams": "eagle31rt.sampling_params",
+    "RequestOutputKind": "eagle31rt.sampling_params",
+    "StructuredOutputsParams": "eagle31rt.structured_outputs",
     "CompletionOutput": "eagle31rt.outputs",
     "RequestOutput": "eagle31rt.outputs",
 }

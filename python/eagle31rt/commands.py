@@ -141,7 +141,7 @@ def _sampling_params(arguments: argparse.Namespace) -> SamplingParams:
     if arguments.regex is not None:
         structure = {"regex": arguments.regex}
     elif arguments.json_schema is not None:
-        structure = {"json": Path(arguments.json_schema).read_text(encoding="utf-8")}
+        structure = {"json": _read_text(arguments.json_schema)}
     return SamplingParams(
         **{name: getattr(arguments, name) for name in _SAMPLING_OPTIONS}, structured_outputs=structure
     )
@@ -152,14 +152,17 @@ def _given_prompts(arguments: argparse.Namespace) -> list[PromptInput] | None:
         prompts: list[PromptInput] | None = arguments.prompt
         return prompts
     result: list[PromptInput] = []
-    try:
-        lines = Path(arguments.prompt_file).read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"{arguments.prompt_file} is not valid UTF-8: {error}") from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_read_text(arguments.prompt_file).split("\n"), start=1):
         if line.strip():
             result.append(_parse_line(line, f"{arguments.prompt_file}, line {number}"))
     return result
+
+
+def _read_text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{path} is not valid UTF-8: {error}") from error
 
 
 def _parse_line(line: str, place: str) -> PromptInput:

@@ -13,7 +13,7 @@ from eagle31rt.sampling_params import MAX_SPECULATIVE_TOKENS
 
 # Keys of vLLM's speculative_config that this version does not have.
 # fmt: off
-_UNSUPPORTED_KEYS = frozenset((
+UNSUPPORTED_KEYS = frozenset((
     "num_speculative_tokens_per_batch_size", "draft_tensor_parallel_size", "tensor_parallel_size", "quantization",
     "moe_backend", "attention_backend", "kv_cache_dtype", "max_model_len", "revision", "code_revision",
     "draft_load_config", "enforce_eager", "disable_padded_drafter_batch", "disable_eagle_block_drop",
@@ -24,7 +24,7 @@ _UNSUPPORTED_KEYS = frozenset((
     "draft_model_config", "draft_parallel_config", "speculative_token_tree", "disable_by_batch_size",
 ))
 # fmt: on
-_CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # key: (supported, known but not yet)
+CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # key: (supported, known but not yet)
     "method": (
         ("eagle3",),
         ("eagle", "ngram", "ngram_gpu", "medusa", "mlp_speculator", "draft_model", "suffix", "mtp", "dflash", "dspark"),
@@ -67,7 +67,7 @@ class SpeculativeConfig:
         if not _is_integer(count) or not 0 <= count <= MAX_SPECULATIVE_TOKENS:
             raise InvalidArgumentError(_message("num_speculative_tokens", f"0 to {MAX_SPECULATIVE_TOKENS}", count))
         config = SpeculativeConfig(model=str(values["model"]), num_speculative_tokens=count)
-        for key in _CHOICES:
+        for key in CHOICES:
             if values.get(key) is not None:
                 setattr(config, key, _choice(key, values[key]))
         if values.get("capture_layers") is not None:
@@ -82,17 +82,17 @@ class SpeculativeConfig:
 
 
 def _refuse_other_keys(values: Mapping[str, Any]) -> None:
-    own = {"model", "num_speculative_tokens", "capture_layers", *_CHOICES}
+    own = {"model", "num_speculative_tokens", "capture_layers", *CHOICES}
     own |= {"synthetic_acceptance_rates", "synthetic_acceptance_length"}
     for key in values:
-        if key in _UNSUPPORTED_KEYS:
+        if key in UNSUPPORTED_KEYS:
             raise UnsupportedError(f"speculative_config key {key!r} is not supported by this version; leave it out")
         if key not in own:
             raise InvalidArgumentError(f"speculative_config has no key {key!r}; known: {', '.join(sorted(own))}")
 
 
 def _choice(key: str, value: Any) -> str:
-    supported, later = _CHOICES[key]
+    supported, later = CHOICES[key]
     wanted = " or ".join(map(repr, supported))
     if value in later:
         raise UnsupportedError(

@@ -42,8 +42,6 @@ class CoreParamsMaker:
     def prepare(self, params: SamplingParams) -> PreparedParams:
         """Raises InvalidArgumentError or UnsupportedError naming the field, before anything is submitted."""
         self._check_speculation(params)
-        if params.stop:  # until the core matches text
-            raise UnsupportedError("SamplingParams.stop is not supported by this version; leave it at its default")
         vocab_size: int = self._info["vocab_size"]
         _check_vocabulary("stop_token_ids", params.stop_token_ids or (), vocab_size)
         _check_vocabulary("allowed_token_ids", params.allowed_token_ids or (), vocab_size)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from eagle31rt.config import SpeculativeConfig
 from eagle31rt.cuda_runtime import load_cuda_runtime
-from eagle31rt.errors import CheckpointError, InvalidArgumentError
+from eagle31rt.errors import CheckpointError, InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     from eagle31rt._core import EngineConfig
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
+_QUANTISED_KV = ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4", "int8")  # vLLM's
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -77,6 +78,10 @@ def _apply_speculation(config: EngineConfig, speculation: SpeculativeConfig) -> 
 
 
 def _dtype(name: str, value: str) -> str:
+    if name == "kv_cache_dtype" and isinstance(value, str) and value in _QUANTISED_KV:
+        raise UnsupportedError(
+            f"kv_cache_dtype={value!r} is not supported by this version; use one of {', '.join(_DTYPES)}"
+        )
     known = _DTYPE_ALIASES.get(value, value) if isinstance(value, str) else None
     if known not in _DTYPES:
         raise InvalidArgumentError(f"{name} must be one of {', '.join(_DTYPES)}, got {value!r}")

@@ -13,7 +13,7 @@ from eagle31rt.sampling_params import SamplingParams
 
 Message = dict[str, Any]
 _PROMPT_KEYS = ("prompt", "prompt_token_ids")
-_UNSUPPORTED_PROMPT_KEYS = (
+UNSUPPORTED_PROMPT_KEYS = (
     "multi_modal_data",
     "multi_modal_uuids",
     "mm_processor_kwargs",
@@ -84,9 +84,9 @@ def _parse_prompt(prompt: Any) -> Prompt:
 
 def _parse_prompt_dict(prompt: Mapping[str, Any]) -> Prompt:
     for key, value in prompt.items():
-        if key in _UNSUPPORTED_PROMPT_KEYS and value is not None:
+        if key in UNSUPPORTED_PROMPT_KEYS and value is not None:
             raise UnsupportedError(f"key {key!r} is not supported by this version")
-        if key not in _PROMPT_KEYS and key not in _UNSUPPORTED_PROMPT_KEYS:
+        if key not in _PROMPT_KEYS and key not in UNSUPPORTED_PROMPT_KEYS:
             raise InvalidArgumentError(f"unknown key {key!r}; known: {', '.join(_PROMPT_KEYS)}")
     text, token_ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
     if text is None and token_ids is None:

@@ -84,7 +84,7 @@ class Sample:
             self.output.stop_reason = step.error
         elif step.stop_string:
             self.output.stop_reason = step.stop_string
-        elif step.finish_reason == "stop" and step.stop_token_id not in self._silent_stop_ids:
+        elif step.stop_token_id >= 0 and step.stop_token_id not in self._silent_stop_ids:
             self.output.stop_reason = step.stop_token_id
 
 
