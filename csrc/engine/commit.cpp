@@ -3,20 +3,32 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/embedder_call.h"
 
 namespace eagle31rt {
 
 namespace {
 
-bool contains(const std::vector<int32_t>& ids, int32_t id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
+// Shows the newest token to the constraint, which may end the request.
+void advance_constraint(RequestState& request, StepOutput& output) {
+  TokenConstraint& constraint = *request.params.constraint;
+  const int32_t token = request.tokens.back();
+  try {
+    call_embedder("constraint", [&] {
+      E31_CHECK(constraint.accept(token), kInvalidArgument, "it refuses token ", token, ", which its mask allows");
+      if (constraint.is_finished()) request.finish_reason = FinishReason::kStop;
+    });
+  } catch (const Error& error) {
+    request.finish_reason = FinishReason::kError;
+    output.error = error.what();
+  }
 }
 
 // Text of the newest token, and the end of the request with it, if it is that.
 void apply_newest(RequestState& request, StepOutput& output) {
   const int32_t token = request.tokens.back();
   const SamplingParams& params = request.params;
-  if (request.num_output_tokens() >= params.min_tokens && contains(request.end_token_ids, token)) {
+  if (request.num_output_tokens() >= params.min_tokens && request.is_end_token(token)) {
     request.finish_reason = FinishReason::kStop;
     output.stop_token_id = token;
     if (request.text && params.include_stop_str_in_output) request.text->add(token, /*may_stop=*/false, output.text);
@@ -31,7 +43,8 @@ void apply_newest(RequestState& request, StepOutput& output) {
       return;
     }
   }
-  if (request.length() >= request.length_limit) request.finish_reason = FinishReason::kLength;
+  if (params.constraint != nullptr) advance_constraint(request, output);
+  if (!request.finished() && request.length() >= request.length_limit) request.finish_reason = FinishReason::kLength;
 }
 
 }  // namespace
@@ -60,7 +73,7 @@ void commit_run(RequestState& request, std::span<const int32_t> run, int32_t num
 
 std::string no_finite_logit(const RequestState& request) {
   return concat("no finite logit is left after position ", request.length() - 1,
-                ": the model overflows for this prompt, or min_tokens holds back every id");
+                ": the model overflows for this prompt, or min_tokens and other bans hold back every id that has one");
 }
 
 void commit_error(RequestState& request, const std::string& message, StepOutput& output) {

@@ -1,6 +1,6 @@
 // The one place where tokens become output. A run of accepted drafts is committed token by token, as if the tokens had
-// come one at a time: the first event (end id, stop string, length) wins, and what lies after it was never emitted: it
-// is neither counted nor kept, and leaves no text.
+// come one at a time: the first event (end id, stop string, end of the constraint, length) wins, and what lies after it
+// was never emitted: it is neither counted nor kept, and leaves no text.
 #pragma once
 
 #include <cstdint>

@@ -57,23 +57,6 @@ void check_speculation(const EngineConfig& config) {
   }
 }
 
-// Parameters that no step honours yet.
-void refuse_unsupported(const SamplingParams& params) {
-  const auto refuse_if = [](bool is_set, const char* name) {
-    E31_CHECK(!is_set, kUnsupported, name, " is not supported yet");
-  };
-  refuse_if(params.repetition_penalty != 1, "repetition_penalty");
-  refuse_if(params.frequency_penalty != 0, "frequency_penalty");
-  refuse_if(params.presence_penalty != 0, "presence_penalty");
-  refuse_if(!params.logit_bias.empty(), "logit_bias");
-  refuse_if(!params.allowed_token_ids.empty(), "allowed_token_ids");
-  refuse_if(!params.bad_words.empty(), "bad_words");
-  refuse_if(params.num_logprobs >= 0, "num_logprobs");
-  refuse_if(params.num_prompt_logprobs >= 0, "num_prompt_logprobs");
-  refuse_if(params.constraint != nullptr, "constraint");
-  refuse_if(!params.logits_processors.empty(), "logits_processors");
-}
-
 void check_ids(const char* name, std::span<const int32_t> ids, size_t max_count, int32_t vocab_size) {
   E31_CHECK(ids.size() <= max_count, kInvalidArgument, name, " has ", ids.size(), " entries; give at most ", max_count);
   for (int32_t id : ids) {
@@ -137,7 +120,6 @@ void check_processors(const SamplingParams& params, int32_t vocab_size) {
   for (size_t i = 0; i < params.logits_processors.size(); ++i) {
     E31_CHECK(params.logits_processors[i] != nullptr, kInvalidArgument, "logits_processors[", i, "] is null");
   }
-  refuse_unsupported(params);
 }
 
 }  // namespace

@@ -19,6 +19,11 @@ int32_t bucket_of(int64_t num_requests, int32_t max_num_seqs) {
   return std::min(static_cast<int32_t>(std::bit_ceil(static_cast<uint64_t>(num_requests))), max_num_seqs);
 }
 
+bool needs_host(const ScheduledRequest& entry) {
+  const SamplingParams& params = entry.request->params;
+  return processes_logits(params) || params.num_logprobs >= 0;
+}
+
 }  // namespace
 
 DecodePass::DecodePass(const DeviceModels& models, const DeviceStepConfig& config, DeviceState& state,
@@ -28,7 +33,10 @@ DecodePass::DecodePass(const DeviceModels& models, const DeviceStepConfig& confi
       state_(state),
       memory_(memory),
       draft_context_{models.context.pool, models.context.ops, nullptr, models.context.device},
-      upload_(models.device) {
+      upload_(models.device),
+      upload_of_masks_(models.device),
+      processors_(models.device, config.method == VerifyMethod::kSynthetic),
+      logprobs_(models.device) {
   Device& device = models.device;
   const int64_t requests = config.max_num_seqs, rows = requests * (config.max_drafts + 1);
   page_table_ = make_array<int32_t>(device, requests * state.page_table_stride());
@@ -54,12 +62,15 @@ DecodePass::DecodePass(const DeviceModels& models, const DeviceStepConfig& confi
   device.fill(draft_logits_.data(), 0, draft_logits_.size());  // a request's last row has no draft after it
 }
 
-void DecodePass::launch(std::span<const ScheduledRequest> requests) {
+void DecodePass::launch(std::span<ScheduledRequest> requests) {
   prepare(requests);
-  const bool moved = upload_.send();
-  if (!config_.use_graphs) return run();
+  if (upload_.send()) shapes_.clear();
+  logprobs_.clear();
+  if (std::ranges::any_of(requests, needs_host)) return run(requests);
+  send_masks(requests);
+  if (!config_.use_graphs) return run({});
   // Graphs refer to the old places.
-  if (moved || memory_epoch_ != models_.device.memory_epoch()) shapes_.clear();
+  if (memory_epoch_ != models_.device.memory_epoch()) shapes_.clear();
   try {
     run_or_replay(shapes_[shape_]);
   } catch (...) {
@@ -71,14 +82,14 @@ void DecodePass::launch(std::span<const ScheduledRequest> requests) {
 void DecodePass::run_or_replay(RecordedShape& recorded) {
   if (!recorded.was_run) {
     memory_epoch_ = models_.device.memory_epoch();
-    run();
+    run({});
     recorded.was_run = true;
     return;
   }
   if (recorded.graph == nullptr) {
     models_.device.begin_capture();
     try {
-      run();
+      run({});
       recorded.graph = models_.device.end_capture();
     } catch (...) {
       models_.device.abandon_capture();
@@ -105,23 +116,37 @@ void DecodePass::prepare(std::span<const ScheduledRequest> requests) {
     shape_.rows_per_request = std::max(shape_.rows_per_request, requests[i].num_drafts + 1);
     shape_.observes |= request.is_drafting;
   }
-  shape_.masks = collect_masks(requests);
+  host_draft_ids_.assign(static_cast<size_t>(shape_.num_rows()), -1);
   upload_.clear();
   slots_at_ = upload_.add(request_slots_);
   num_drafts_at_ = upload_.add(num_drafts_);
   request_of_slot_at_ = upload_.add(request_of_slot_);
-  if (!shape_.masks) return;
-  masked_begin_at_ = upload_.add(masked_begin_);
-  masked_ids_at_ = upload_.add(masked_ids_);
 }
 
-// Fills masked_begin_ and masked_ids_ for every row of the batch; false if min_tokens holds back nothing.
+std::span<const int32_t> DecodePass::drafts(size_t request, int32_t count) const {
+  const size_t first = request * static_cast<size_t>(shape_.rows_per_request) + 1;
+  return count == 0 ? std::span<const int32_t>()
+                    : std::span(host_draft_ids_).subspan(first, static_cast<size_t>(count));
+}
+
+void DecodePass::send_masks(std::span<const ScheduledRequest> requests) {
+  shape_.masks = collect_masks(requests);
+  if (!shape_.masks) return;
+  upload_of_masks_.clear();
+  const auto begin_at = upload_of_masks_.add(masked_begin_);
+  const auto ids_at = upload_of_masks_.add(masked_ids_);
+  if (upload_of_masks_.send()) shapes_.clear();
+  masked_begin_at_ = upload_of_masks_.at(begin_at);
+  masked_ids_at_ = upload_of_masks_.at(ids_at);
+}
+
+// Fills masked_begin_ and masked_ids_ for every row of the batch; false if no id is held back.
 bool DecodePass::collect_masks(std::span<const ScheduledRequest> requests) {
   masked_begin_.assign(1, 0);
   masked_ids_.clear();
-  for (const ScheduledRequest& entry : requests) {
+  for (size_t i = 0; i < requests.size(); ++i) {
     for (int32_t place = 0; place < shape_.rows_per_request; ++place) {
-      if (place <= entry.num_drafts) append_masked_ids(*entry.request, entry.request->length() + place, masked_ids_);
+      if (place <= requests[i].num_drafts) append_masked_ids(*requests[i].request, drafts(i, place), masked_ids_);
       masked_begin_.push_back(static_cast<int32_t>(masked_ids_.size()));
     }
   }
@@ -178,7 +203,7 @@ StepRowsParams DecodePass::step_rows(StepRowsMode mode) const {
   return params;
 }
 
-void DecodePass::run() {
+void DecodePass::run(std::span<ScheduledRequest> requests) {
   ExecutionContext& context = models_.context;
   // Page numbers are 32-bit elements like any other.
   context.ops.gather_rows({.input = reinterpret_cast<const float*>(state_.page_tables()),
@@ -191,13 +216,48 @@ void DecodePass::run() {
                           context);
   if (shape_.rows_per_request > 1) propose();
   context.ops.step_rows(step_rows(StepRowsMode::kVerify), context);
+  if (!requests.empty()) read_drafts();
   models_.decoder.forward(
       view(shape_.rows_per_request), {.indices = nullptr, .count = shape_.num_rows()},
       {.logits = memory_.logits.as<float>(), .captured = shape_.observes ? memory_.captured.as<float>() : nullptr},
       models_.kv, context);
+  if (!requests.empty()) process_rows(requests);
   verify();
+  logprobs_.choose(emitted_.as<int32_t>(), context);
   context.ops.step_rows(step_rows(StepRowsMode::kCommit), context);
   if (shape_.observes) observe();
+}
+
+void DecodePass::read_drafts() {
+  if (shape_.rows_per_request == 1) return;
+  models_.device.copy_to_host(host_draft_ids_.data(), draft_token_ids_.data(),
+                              host_draft_ids_.size() * sizeof(int32_t));
+  models_.device.synchronize();
+}
+
+// The forward pass goes on meanwhile.
+void DecodePass::process_rows(std::span<ScheduledRequest> requests) {
+  float* logits = memory_.logits.as<float>();
+  const int64_t vocab_size = models_.decoder.config().vocab_size, rows = shape_.rows_per_request;
+  for (size_t i = 0; i < requests.size(); ++i) logprobs_.add_output(requests[i], static_cast<int64_t>(i) * rows);
+  logprobs_.keep(logits, vocab_size, models_.context);
+  processors_.clear();
+  bool refused = false;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ScheduledRequest& entry = requests[i];
+    const int64_t first_row = static_cast<int64_t>(i) * rows;
+    const size_t num_standing =
+        processors_.add(*entry.request, drafts(i, entry.num_drafts), first_row, logits, vocab_size, entry.error);
+    if (num_standing == static_cast<size_t>(entry.num_drafts)) continue;
+    host_draft_ids_[static_cast<size_t>(first_row) + 1 + num_standing] = -1;
+    refused = true;
+  }
+  processors_.apply(logits, vocab_size, models_.context);
+  if (refused) {
+    models_.device.copy_to_device(draft_token_ids_.data(), host_draft_ids_.data(),
+                                  host_draft_ids_.size() * sizeof(int32_t));
+  }
+  send_masks(requests);
 }
 
 void DecodePass::propose() {
@@ -243,8 +303,8 @@ void DecodePass::verify() {
   params.method = shape_.rows_per_request > 1 ? config_.method : VerifyMethod::kEquality;
   params.target = {.logits = memory_.logits.as<float>(),
                    .rows = sampling_.as<SamplingRow>(),
-                   .masked_begin = shape_.masks ? upload_.at(masked_begin_at_) : nullptr,
-                   .masked_ids = shape_.masks ? upload_.at(masked_ids_at_) : nullptr,
+                   .masked_begin = shape_.masks ? masked_begin_at_ : nullptr,
+                   .masked_ids = shape_.masks ? masked_ids_at_ : nullptr,
                    .token_ids = nullptr,
                    .num_rows = shape_.num_rows(),
                    .vocab_size = vocab,

@@ -90,7 +90,7 @@ void DeviceRunner::run(std::span<ScheduledRequest> decode, std::span<ScheduledRe
   take_prompt_results(prompts, num_read + num_decode_results);
 }
 
-int64_t DeviceRunner::run_decode(std::span<const ScheduledRequest> decode) {
+int64_t DeviceRunner::run_decode(std::span<ScheduledRequest> decode) {
   decode_.launch(decode);
   return int64_t{decode_.num_requests()} * (decode_.rows_per_request() + 1);
 }
@@ -106,6 +106,7 @@ void DeviceRunner::take_decode_results(std::span<ScheduledRequest> decode, int64
     take_result(entry, offset);
     offset += decode_.rows_per_request() + 1;
   }
+  if (!decode.empty()) decode_.take_logprobs();
 }
 
 void DeviceRunner::take_prompt_results(std::span<ScheduledRequest> prompts, int64_t offset) {
@@ -114,6 +115,7 @@ void DeviceRunner::take_prompt_results(std::span<ScheduledRequest> prompts, int6
     take_result(entry, offset);
     offset += 2;
   }
+  if (!prompts.empty()) prompts_.take_logprobs();
 }
 
 void DeviceRunner::take_result(ScheduledRequest& entry, int64_t offset) {

@@ -40,7 +40,7 @@ class DeviceRunner {
 
  private:
   // Number of results that it will leave.
-  int64_t run_decode(std::span<const ScheduledRequest> decode);
+  int64_t run_decode(std::span<ScheduledRequest> decode);
   void read_back(int64_t host_offset, int64_t num_results);
   void take_decode_results(std::span<ScheduledRequest> decode, int64_t offset);
   void take_prompt_results(std::span<ScheduledRequest> prompts, int64_t offset);

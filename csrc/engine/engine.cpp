@@ -77,6 +77,11 @@ void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prom
   if (token_table_ && params.detokenize) request->text = std::make_unique<RequestText>(token_table_, params);
   request->num_speculative_tokens =
       params.num_speculative_tokens < 0 ? config_.num_speculative_tokens : params.num_speculative_tokens;
+  request->allowed_mask = make_mask(params.allowed_token_ids, decoder_->config().vocab_size);
+  if (params.num_prompt_logprobs >= 0) {
+    request->prompt_logprobs.resize(prompt.size());
+    request->prompt_logprobs[0].token_id = prompt[0];
+  }
   request->metrics.num_accepted_tokens_per_position.assign(static_cast<size_t>(request->num_speculative_tokens), 0);
   ids_.insert(request_id);
   waiting_.push_back(std::move(request));

@@ -16,6 +16,8 @@
 #include "engine/device_runner.h"
 #include "engine/page_pool.h"
 #include "engine/request_state.h"
+#include "engine/row_logprobs.h"
+#include "engine/row_processors.h"
 #include "engine/step_batch.h"
 #include "engine/upload_buffer.h"
 #include "model/decoder.h"
@@ -81,8 +83,9 @@ class Engine::Impl {
   void schedule_prefill(std::vector<ScheduledRequest>& scheduled);
   void propose(std::vector<ScheduledRequest>& scheduled);
   void forward();
+  void process_rows();
   void verify();
-  std::vector<StepOutput> commit(std::span<const ScheduledRequest> scheduled, const int32_t* emitted);
+  std::vector<StepOutput> commit(std::span<ScheduledRequest> scheduled, const int32_t* emitted);
   void observe(const std::vector<int32_t>& computed_before);
   void stop_drafting();
 
@@ -127,6 +130,8 @@ class Engine::Impl {
   Proposals proposals_;
   Scratch logits_, captured_;
   UploadBuffer upload_;
+  RowProcessors processors_;
+  RowLogprobs logprobs_;
   EngineProfile profile_;
 };
 

@@ -67,7 +67,9 @@ Engine::Impl::Impl(const EngineConfig& config, Backend backend)
       draft_context_{pool_, *backend.ops, nullptr, context_.device},
       logits_(device_),
       captured_(device_),
-      upload_(device_) {
+      upload_(device_),
+      processors_(device_, method_ == VerifyMethod::kSynthetic),
+      logprobs_(device_) {
   load_models();
   make_step_loop();
   make_pages();

@@ -31,6 +31,9 @@ PromptPass::PromptPass(const DeviceModels& models, const DeviceStepConfig& confi
       memory_(memory),
       draft_context_{models.context.pool, models.context.ops, nullptr, models.context.device},
       upload_(models.device),
+      processors_(models.device, config.method == VerifyMethod::kSynthetic),
+      logprobs_(models.device),
+      prompt_logits_(models.device),
       num_accepted_(make_ids(models.device, config.max_num_seqs)),
       emitted_(make_ids(models.device, config.max_num_seqs)),
       draft_token_ids_(make_ids(models.device, config.max_prompt_rows)) {}
@@ -41,15 +44,39 @@ void PromptPass::launch(std::span<ScheduledRequest> chunks, int32_t* results) {
   build(chunks);
   upload();
   const auto num_logit_rows = static_cast<int64_t>(logit_rows_.size());
-  models_.decoder.forward(upload_.at(rows_at_), {.indices = upload_.at(logit_rows_at_), .count = num_logit_rows},
-                          {.logits = memory_.logits.as<float>(),
-                           .captured = draft_rows_.num_rows() > 0 ? memory_.captured.as<float>() : nullptr},
-                          models_.kv, models_.context);
-  if (num_logit_rows > 0) sample(results);
+  models_.decoder.forward(
+      upload_.at(rows_at_), {.indices = upload_.at(logit_rows_at_), .count = num_logit_rows},
+      {.logits = logits(), .captured = draft_rows_.num_rows() > 0 ? memory_.captured.as<float>() : nullptr}, models_.kv,
+      models_.context);
+  process_rows(chunks);
+  if (!sampling_.empty()) sample(results);
+  logprobs_.choose(emitted_.as<int32_t>(), models_.context);
   if (draft_rows_.num_rows() > 0) observe();
 }
 
-void PromptPass::build(std::span<const ScheduledRequest> chunks) {
+float* PromptPass::logits() {
+  const auto size = static_cast<int64_t>(logit_rows_.size()) * models_.decoder.config().vocab_size;
+  const bool fits = static_cast<size_t>(size) * sizeof(float) <= memory_.logits.size();
+  return fits ? memory_.logits.as<float>() : prompt_logits_.get(size);
+}
+
+void PromptPass::process_rows(std::span<ScheduledRequest> chunks) {
+  const int64_t vocab_size = models_.decoder.config().vocab_size;
+  logprobs_.clear();
+  for (ScheduledRequest& chunk : chunks) {
+    if (chunk.needs_logits) logprobs_.add_output(chunk, chunk.first_logit_row);
+    logprobs_.add_prompt(chunk, chunk.first_prompt_logit_row);
+  }
+  logprobs_.keep(logits(), vocab_size, models_.context);
+  processors_.clear();
+  for (ScheduledRequest& chunk : chunks) {
+    if (!chunk.needs_logits) continue;
+    processors_.add(*chunk.request, /*drafts=*/{}, chunk.first_logit_row, logits(), vocab_size, chunk.error);
+  }
+  processors_.apply(logits(), vocab_size, models_.context);
+}
+
+void PromptPass::build(std::span<ScheduledRequest> chunks) {
   size_t most_pages = 0;
   for (const ScheduledRequest& chunk : chunks) most_pages = std::max(most_pages, chunk.request->pages.size());
   rows_.clear(static_cast<int32_t>(most_pages));
@@ -58,27 +85,34 @@ void PromptPass::build(std::span<const ScheduledRequest> chunks) {
   sampling_.clear();
   masked_begin_.assign(1, 0);
   last_rows_.assign(static_cast<size_t>(state_.num_slots()), -1);
-  for (const ScheduledRequest& chunk : chunks) add_chunk(chunk);
-  one_row_each_.resize(logit_rows_.size() + 1);
+  for (ScheduledRequest& chunk : chunks) add_chunk(chunk);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const int32_t count = num_prompt_logprob_rows(chunks[i]);
+    chunks[i].first_prompt_logit_row = static_cast<int32_t>(logit_rows_.size());
+    for (int32_t row = 0; row < count; ++row) logit_rows_.push_back(rows_.row_begin[i] + row);
+  }
+  one_row_each_.resize(sampling_.size() + 1);
   std::iota(one_row_each_.begin(), one_row_each_.end(), 0);
 }
 
-void PromptPass::add_chunk(const ScheduledRequest& chunk) {
+void PromptPass::add_chunk(ScheduledRequest& chunk) {
   const RequestState& request = *chunk.request;
   E31_INVARIANT(request.slot >= 0 && chunk.num_drafts == 0);
   const auto tokens =
       std::span(request.tokens).subspan(static_cast<size_t>(request.num_computed), static_cast<size_t>(chunk.num_rows));
   rows_.add_request(tokens, request.pages, config_.page_size, request.num_computed, /*first_visible_entry=*/0,
                     /*position_offset=*/0);
-  if (chunk.needs_logits) add_sampled_row(request);
+  if (chunk.needs_logits) add_sampled_row(chunk);
   if (is_observed(request)) add_observation(chunk);
 }
 
-void PromptPass::add_sampled_row(const RequestState& request) {
+void PromptPass::add_sampled_row(ScheduledRequest& chunk) {
+  const RequestState& request = *chunk.request;
+  chunk.first_logit_row = static_cast<int32_t>(logit_rows_.size());
   logit_rows_.push_back(static_cast<int32_t>(rows_.num_rows()) - 1);
   finishing_slots_.push_back(request.slot);
   sampling_.push_back(sampling_row(request, request.length()));
-  append_masked_ids(request, request.length(), masked_ids_);
+  append_masked_ids(request, /*path=*/{}, masked_ids_);
   masked_begin_.push_back(static_cast<int32_t>(masked_ids_.size()));
 }
 
@@ -115,10 +149,10 @@ void PromptPass::upload() {
 void PromptPass::sample(int32_t* results) {
   const ScopedTimer timer(models_.context.profiler, Work::kLogits);
   const int64_t vocab = models_.decoder.config().vocab_size;
-  const auto count = static_cast<int64_t>(logit_rows_.size());
+  const auto count = static_cast<int64_t>(sampling_.size());
   VerifyChainParams params{};
   params.method = VerifyMethod::kEquality;
-  params.target = {.logits = memory_.logits.as<float>(),
+  params.target = {.logits = logits(),
                    .rows = upload_.at(sampling_at_),
                    .masked_begin = masked_ids_.empty() ? nullptr : upload_.at(masked_begin_at_),
                    .masked_ids = masked_ids_.empty() ? nullptr : upload_.at(masked_ids_at_),

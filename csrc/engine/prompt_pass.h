@@ -7,9 +7,12 @@
 #include <vector>
 
 #include "engine/device_step.h"
+#include "engine/row_logprobs.h"
+#include "engine/row_processors.h"
 #include "engine/step_batch.h"
 #include "engine/upload_buffer.h"
 #include "model/forward_batch.h"
+#include "model/scratch.h"
 
 namespace eagle31rt {
 
@@ -18,15 +21,20 @@ class PromptPass {
   PromptPass(const DeviceModels& models, const DeviceStepConfig& config, DeviceState& state, StepMemory& memory);
 
   // Starts the pass over 1 or more chunks, which it reorders. Afterwards `results` (device memory) holds two numbers
-  // for every chunk that needs logits, in order: 0 and its token, or -1 twice where no id can be chosen.
+  // for every chunk that needs logits, in order: 0 and its token, or -1 twice where no id can be chosen. Fills `error`
+  // of requests that fail by their own fault.
   void launch(std::span<ScheduledRequest> chunks, int32_t* results);
+  // After the device has been waited for: log-probabilities of the last launch go to its requests.
+  void take_logprobs() { logprobs_.take(); }
 
  private:
-  void build(std::span<const ScheduledRequest> chunks);
-  void add_chunk(const ScheduledRequest& chunk);
-  void add_sampled_row(const RequestState& request);
+  void build(std::span<ScheduledRequest> chunks);
+  void add_chunk(ScheduledRequest& chunk);
+  void add_sampled_row(ScheduledRequest& chunk);
   void add_observation(const ScheduledRequest& chunk);
   void upload();
+  float* logits();
+  void process_rows(std::span<ScheduledRequest> chunks);
   void sample(int32_t* results);
   void observe();
 
@@ -49,6 +57,9 @@ class PromptPass {
   Uploaded<int32_t> sampled_slots_at_, last_rows_at_;
   Uploaded<SamplingRow> sampling_at_;
 
+  RowProcessors processors_;
+  RowLogprobs logprobs_;
+  Scratch prompt_logits_;  // for more rows than StepMemory::logits has: prompts that want log-probabilities
   DeviceBuffer num_accepted_, emitted_, draft_token_ids_;
 };
 

@@ -16,6 +16,7 @@
 
 #include "eagle31rt/engine.h"
 #include "engine/text/request_text.h"
+#include "engine/token_history.h"
 
 namespace eagle31rt {
 
@@ -25,9 +26,12 @@ struct RequestState {
   int32_t prompt_length = 0;
   int32_t length_limit = 0;  // tokens.size() at which the request ends with "length"
   SamplingParams params;
-  std::vector<int32_t> end_token_ids;      // ids that end the request
-  std::vector<int32_t> delayed_token_ids;  // ids that min_tokens holds back
-  int32_t num_speculative_tokens = 0;      // K of this request
+  std::vector<int32_t> end_token_ids;          // ids that end the request
+  std::vector<int32_t> delayed_token_ids;      // ids that min_tokens holds back
+  std::vector<uint32_t> allowed_mask;          // of allowed_token_ids (row_processors.h); empty = all
+  TokenHistory history;                        // kept if there are penalties
+  std::vector<TokenLogprobs> prompt_logprobs;  // [prompt_length] until they are put out, if asked for
+  int32_t num_speculative_tokens = 0;          // K of this request
   int32_t num_computed = 0;
   std::vector<int32_t> pages;
   int32_t slot = -1;                  // the drafter's, or in the state of a device; -1 = none
@@ -39,6 +43,10 @@ struct RequestState {
   int32_t length() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_output_tokens() const { return length() - prompt_length; }
   bool decoding() const { return num_computed == length() - 1 && num_output_tokens() > 0; }
+  bool is_end_token(int32_t token_id) const {
+    return std::find(end_token_ids.begin(), end_token_ids.end(), token_id) != end_token_ids.end();
+  }
+  bool wants_prompt_logprobs() const { return params.num_prompt_logprobs >= 0 && num_output_tokens() == 0; }
   bool finished() const { return finish_reason != FinishReason::kNone; }
   // Drafts that can still be emitted: the row after the last one yields a token as well.
   int32_t num_draft_tokens_wanted() const { return std::min(num_speculative_tokens, length_limit - length() - 1); }

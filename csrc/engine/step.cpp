@@ -4,10 +4,11 @@
 //   2 schedule   one row for each decoding request, its drafts, and prompt chunks up to the row budget
 //   3 propose    the drafter fills in the drafts
 //   4 forward    the target runs all rows in one pass
-//   5 verify     every row is sampled; the walk decides what stands
-//   6 commit     token by token, the first end wins
-//   7 observe    the drafter's KV is rewritten from the true features of what stood
-//   8 retire     pages and slots of finished requests go back
+//   5 process    penalties, masks and the like, for each row with the drafts before it
+//   6 verify     every row is sampled; the walk decides what stands
+//   7 commit     token by token, the first end wins
+//   8 observe    the drafter's KV is rewritten from the true features of what stood
+//   9 retire     pages and slots of finished requests go back
 #include <algorithm>
 #include <chrono>
 #include <new>
@@ -69,6 +70,24 @@ void Engine::Impl::forward() {
                     context_);
 }
 
+void Engine::Impl::process_rows() {
+  const int64_t vocab_size = decoder_->config().vocab_size;
+  logprobs_.clear();
+  for (ScheduledRequest& entry : batch_.scheduled()) {
+    if (entry.needs_logits) logprobs_.add_output(entry, entry.first_logit_row);
+    logprobs_.add_prompt(entry, entry.first_prompt_logit_row);
+  }
+  logprobs_.keep(logits_.data(), vocab_size, context_);
+  processors_.clear();
+  for (ScheduledRequest& entry : batch_.scheduled()) {
+    if (!entry.needs_logits) continue;
+    const size_t num_standing = processors_.add(*entry.request, batch_.drafts(entry), entry.first_logit_row,
+                                                logits_.data(), vocab_size, entry.error);
+    batch_.refuse_drafts(entry, num_standing);
+  }
+  processors_.apply(logits_.data(), vocab_size, context_);
+}
+
 void Engine::Impl::verify() {
   const ScopedTimer timer(context_.profiler, Work::kLogits);
   std::span<const int32_t> draft_to_target;
@@ -77,23 +96,28 @@ void Engine::Impl::verify() {
                 config_.synthetic_acceptance_rates, context_);
 }
 
-std::vector<StepOutput> Engine::Impl::commit(std::span<const ScheduledRequest> scheduled, const int32_t* emitted) {
+std::vector<StepOutput> Engine::Impl::commit(std::span<ScheduledRequest> scheduled, const int32_t* emitted) {
   std::vector<StepOutput> outputs;
-  for (const ScheduledRequest& entry : scheduled) {
+  for (ScheduledRequest& entry : scheduled) {
     RequestState& request = *entry.request;
     if (!entry.needs_logits) {
       request.num_computed += entry.num_rows;
       continue;
     }
     StepOutput& output = outputs.emplace_back();
-    if (entry.num_accepted < 0) {
-      commit_error(request, no_finite_logit(request), output);
+    if (entry.num_accepted < 0 && entry.error.empty()) entry.error = no_finite_logit(request);
+    if (!entry.error.empty()) {
+      commit_error(request, entry.error, output);
       continue;
     }
+    if (request.wants_prompt_logprobs()) output.prompt_logprobs = std::move(request.prompt_logprobs);
     if (drafter_ && entry.num_drafts > 0) drafter_->accept(request.slot, entry.num_accepted);
     request.num_computed += entry.num_rows - entry.num_drafts + entry.num_accepted;
     const std::span<const int32_t> run{emitted + entry.first_logit_row, static_cast<size_t>(entry.num_accepted) + 1};
     commit_run(request, run, entry.num_drafts, output);
+    if (request.params.num_logprobs < 0) continue;
+    entry.logprobs.resize(output.new_token_ids.size());  // tokens that a stop cut off have none
+    output.logprobs = std::move(entry.logprobs);
   }
   return outputs;
 }
@@ -142,7 +166,10 @@ std::vector<StepOutput> Engine::Impl::step() {
   std::vector<int32_t> computed_before;
   for (const ScheduledRequest& entry : batch_.scheduled()) computed_before.push_back(entry.request->num_computed);
   forward();
+  process_rows();
   verify();
+  logprobs_.choose(batch_.emitted(), context_);
+  logprobs_.take();
   std::vector<StepOutput> outputs = commit(batch_.scheduled(), batch_.emitted());
   observe(computed_before);
   retire_finished();

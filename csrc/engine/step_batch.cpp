@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "device/execution_context.h"
+#include "engine/row_logprobs.h"
+#include "engine/row_processors.h"
 #include "ops/ops.h"
 
 namespace eagle31rt {
@@ -22,12 +24,6 @@ SamplingRow sampling_row(const RequestState& request, int64_t position) {
           .min_p = params.min_p,
           .seed = params.seed,
           .position = position};
-}
-
-void append_masked_ids(const RequestState& request, int32_t position, std::vector<int32_t>& ids) {
-  // The token would be output number position - prompt_length, counted from 0.
-  if (position - request.prompt_length >= request.params.min_tokens) return;
-  ids.insert(ids.end(), request.delayed_token_ids.begin(), request.delayed_token_ids.end());
 }
 
 std::vector<float> conditional_rates(std::span<const double> rates) {
@@ -52,6 +48,7 @@ void StepBatch::build(std::vector<ScheduledRequest> scheduled, const Proposals& 
   masked_ids_.clear();
   draft_ids_.clear();
   for (ScheduledRequest& entry : scheduled_) add_rows(entry, proposals, page_size);
+  for (size_t i = 0; i < scheduled_.size(); ++i) add_prompt_logit_rows(scheduled_[i], forward_.row_begin[i]);
 }
 
 void StepBatch::add_rows(ScheduledRequest& scheduled, const Proposals& proposals, int32_t page_size) {
@@ -69,22 +66,35 @@ void StepBatch::add_rows(ScheduledRequest& scheduled, const Proposals& proposals
   if (!scheduled.needs_logits) return;
 
   scheduled.first_logit_row = static_cast<int32_t>(logit_rows_.size());
-  for (int32_t row = num_known - 1; row < scheduled.num_rows; ++row) {
-    logit_rows_.push_back(first_row + row);
-    add_sampling_row(request, first + row + 1, row < num_known ? -1 : fed[static_cast<size_t>(row)]);
+  const auto path = std::span<const int32_t>(fed).last(static_cast<size_t>(scheduled.num_drafts));
+  for (int32_t depth = 0; depth <= scheduled.num_drafts; ++depth) {
+    logit_rows_.push_back(first_row + num_known - 1 + depth);
+    sampling_.push_back(sampling_row(request, request.length() + depth));
+    append_masked_ids(request, path.first(static_cast<size_t>(depth)), masked_ids_);
+    masked_begin_.push_back(static_cast<int32_t>(masked_ids_.size()));
+    draft_ids_.push_back(depth == 0 ? -1 : path[static_cast<size_t>(depth) - 1]);
   }
 }
 
-void StepBatch::add_sampling_row(const RequestState& request, int32_t position, int32_t draft) {
-  sampling_.push_back(sampling_row(request, position));
-  append_masked_ids(request, position, masked_ids_);
-  masked_begin_.push_back(static_cast<int32_t>(masked_ids_.size()));
-  draft_ids_.push_back(draft);
+void StepBatch::add_prompt_logit_rows(ScheduledRequest& scheduled, int64_t first_row) {
+  const int32_t count = num_prompt_logprob_rows(scheduled);
+  scheduled.first_prompt_logit_row = static_cast<int32_t>(logit_rows_.size());
+  for (int32_t row = 0; row < count; ++row) logit_rows_.push_back(static_cast<int32_t>(first_row) + row);
+}
+
+std::span<const int32_t> StepBatch::drafts(const ScheduledRequest& entry) const {
+  return std::span(draft_ids_)
+      .subspan(static_cast<size_t>(entry.first_logit_row) + 1, static_cast<size_t>(entry.num_drafts));
+}
+
+void StepBatch::refuse_drafts(const ScheduledRequest& entry, size_t num_standing) {
+  if (num_standing == static_cast<size_t>(entry.num_drafts)) return;
+  draft_ids_[static_cast<size_t>(entry.first_logit_row) + 1 + num_standing] = -1;
 }
 
 void StepBatch::gather_draft_laws(const Proposals& proposals) {
   const size_t vocab = static_cast<size_t>(proposals.draft_vocab_size);
-  draft_laws_.resize(logit_rows_.size() * vocab);
+  draft_laws_.resize(sampling_.size() * vocab);
   for (const ScheduledRequest& entry : scheduled_) {
     if (entry.num_drafts == 0) continue;
     std::memcpy(&draft_laws_[static_cast<size_t>(entry.first_logit_row) * vocab],
@@ -95,7 +105,7 @@ void StepBatch::gather_draft_laws(const Proposals& proposals) {
 
 void StepBatch::gather_rates(std::span<const double> rates) {
   const std::vector<float> conditional = conditional_rates(rates);
-  rates_.assign(logit_rows_.size(), 0.0f);
+  rates_.assign(sampling_.size(), 0.0f);
   for (const ScheduledRequest& entry : scheduled_) {
     std::copy_n(conditional.begin(), entry.num_drafts, rates_.begin() + entry.first_logit_row);
   }
@@ -104,7 +114,7 @@ void StepBatch::gather_rates(std::span<const double> rates) {
 void StepBatch::verify(const float* logits, int64_t vocab_size, VerifyMethod method, const Proposals& proposals,
                        std::span<const int32_t> draft_to_target, std::span<const double> rates,
                        ExecutionContext& context) {
-  emitted_.assign(logit_rows_.size(), -1);
+  emitted_.assign(sampling_.size(), -1);
   size_t first_drafted = 0, end = 0;
   for (const ScheduledRequest& entry : scheduled_) {
     first_drafted += group_of(entry) == 0;

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "engine/commit.h"
 #include "engine/engine_impl.h"
+#include "engine/row_processors.h"
 #include "ops/ops.h"
 
 namespace eagle31rt {
@@ -22,11 +23,15 @@ std::vector<StepOutput> Engine::Impl::step_simple() {
                     config_.page_size, request.num_computed, /*first_visible_entry=*/0, /*position_offset=*/0);
   // Ids that min_tokens holds back from the new token.
   std::vector<int32_t> masked_ids;
-  append_masked_ids(request, request.length(), masked_ids);
+  append_masked_ids(request, /*path=*/{}, masked_ids);
+  // Rows with logits: the last, then those of the prompt that want log-probabilities.
+  ScheduledRequest entry{.request = &request, .num_rows = static_cast<int32_t>(batch.num_rows()), .first_logit_row = 0};
+  std::vector<int32_t> logit_rows{entry.num_rows - 1};
+  for (int32_t row = 0; row < num_prompt_logprob_rows(entry); ++row) logit_rows.push_back(row);
 
   upload_.clear();
   const auto rows_at = upload_.add(batch);
-  const auto last_row_at = upload_.add(std::vector{static_cast<int32_t>(batch.num_rows()) - 1});
+  const auto logit_rows_at = upload_.add(logit_rows);
   const auto sampling_at = upload_.add(std::vector{sampling_row(request, request.length())});
   const auto masked_begin_at = upload_.add(std::vector{0, static_cast<int32_t>(masked_ids.size())});
   const auto masked_ids_at = upload_.add(masked_ids);
@@ -34,9 +39,17 @@ std::vector<StepOutput> Engine::Impl::step_simple() {
   upload_.send();
 
   const int64_t vocab_size = decoder_->config().vocab_size;
-  float* logits = logits_.get(vocab_size);
-  decoder_->forward(upload_.at(rows_at), {.indices = upload_.at(last_row_at), .count = 1},
+  const auto num_logit_rows = static_cast<int64_t>(logit_rows.size());
+  float* logits = logits_.get(num_logit_rows * vocab_size);
+  decoder_->forward(upload_.at(rows_at), {.indices = upload_.at(logit_rows_at), .count = num_logit_rows},
                     {.logits = logits, .captured = nullptr}, target_kv_, context_);
+  logprobs_.clear();
+  logprobs_.add_output(entry, /*first_row=*/0);
+  logprobs_.add_prompt(entry, /*first_row=*/1);
+  logprobs_.keep(logits, vocab_size, context_);
+  processors_.clear();
+  processors_.add(request, /*drafts=*/{}, /*first_row=*/0, logits, vocab_size, entry.error);
+  processors_.apply(logits, vocab_size, context_);
   auto* token_on_device = const_cast<int32_t*>(upload_.at(token_at));
   context_.ops.sample({.logits = logits,
                        .rows = upload_.at(sampling_at),
@@ -47,17 +60,13 @@ std::vector<StepOutput> Engine::Impl::step_simple() {
                        .vocab_size = vocab_size,
                        .logits_stride = vocab_size},
                       context_);
+  logprobs_.choose(token_on_device, context_);
   int32_t token = -1;
   device_.copy_to_host(&token, token_on_device, sizeof(token));
   device_.synchronize();
-  request.num_computed = request.length();
-
-  std::vector<StepOutput> outputs(1);
-  if (token < 0) {
-    commit_error(request, no_finite_logit(request), outputs[0]);
-  } else {
-    commit_run(request, {&token, 1}, /*num_drafts=*/0, outputs[0]);
-  }
+  if (token < 0) entry.num_accepted = -1;
+  logprobs_.take();
+  std::vector<StepOutput> outputs = commit({&entry, 1}, &token);
   retire_finished();
   return outputs;
 }

@@ -63,7 +63,7 @@ struct StepOutput {
   std::vector<TokenLogprobs> prompt_logprobs;  // one for each prompt token, with the output in which the prompt ends
   FinishReason finish_reason = FinishReason::kNone;
   int32_t stop_token_id = -1;     // which id ended it, for kStop
-  std::string stop_string;        // or which stop string
+  std::string stop_string;        // or which stop string; neither: the constraint was finished
   std::string error;              // why, for kError, and for kAbort by a deadline
   SpeculationMetrics metrics;     // totals so far
   int32_t num_cached_tokens = 0;  // prompt tokens that the prefix cache served
