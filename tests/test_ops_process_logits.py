@@ -191,6 +191,23 @@ def test_everything_at_once(device: str, vocab_size: int) -> None:
     assert_applied(device, logits, requests, vocab_size)
 
 
+def test_vocabularies_of_real_models(device: str) -> None:
+    vocab_size = 32_003
+    rng = np.random.default_rng(9)
+    logits = random_logits(2, vocab_size)
+    ids = rng.integers(0, vocab_size, 500).tolist()
+    masked = Request(
+        1.3, 0.2, 0.1, prompt=ids[:400], output=ids[300:], path=ids[-5:], allowed={*ids[::7], vocab_size - 1}
+    )
+    assert_applied(device, logits, [masked, Request(allowed=set(range(vocab_size)) - {7, vocab_size - 1})], vocab_size)
+    tokens = np.array([ids[0], vocab_size - 1, 0], np.int32)
+    expected = [expected_logprob(row[:vocab_size], int(token)) for row, token in zip(logits, tokens, strict=True)]
+    for place in places(device):
+        logprobs, ranks = _testing.token_logprobs(place, logits, vocab_size, tokens)
+        assert ranks.tolist() == [rank for _, rank in expected]
+        np.testing.assert_allclose(logprobs, [value for value, _ in expected], rtol=3e-7)
+
+
 def expected_logprob(row: np.ndarray, token: int) -> tuple[float, int]:
     x = np.where(np.isnan(row), -np.inf, row.astype(np.float64))
     if not 0 <= token < x.size:
