@@ -59,9 +59,11 @@ auto call_python(const char* what, const Call& call) {
   try {
     return call();
   } catch (const py::error_already_set& error) {
-    // Ctrl-C is for whoever waits for the step, who sees it when the step is done.
+    const std::string message = std::string(what) + " raised " + describe(error);
+    // Ctrl-C is for whoever waits for the step, who sees it when the step is done. Last, since any call of Python may
+    // raise it.
     if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
-    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " raised " + describe(error));
+    throw Error(ErrorCode::kInvalidArgument, message);
   } catch (const py::cast_error&) {
     throw Error(ErrorCode::kInvalidArgument, std::string(what) + " returned a value of the wrong type");
   }
