@@ -52,20 +52,20 @@ std::string describe(const py::error_already_set& error) {
   return message.empty() ? name : name + ": " + message;
 }
 
-// Runs `call` under the GIL.
+// Runs `call` under the GIL. The engine puts the name of the parameter before the message.
 template <typename Call>
-auto call_python(const char* what, const Call& call) {
+auto call_python(const char* method, const Call& call) {
   const py::gil_scoped_acquire acquire;
   try {
     return call();
   } catch (const py::error_already_set& error) {
-    const std::string message = std::string(what) + " raised " + describe(error);
+    const std::string message = std::string(method) + " raised " + describe(error);
     // Ctrl-C is for whoever waits for the step, who sees it when the step is done. Last, since any call of Python may
     // raise it.
     if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
     throw Error(ErrorCode::kInvalidArgument, message);
   } catch (const py::cast_error&) {
-    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " returned a value of the wrong type");
+    throw Error(ErrorCode::kInvalidArgument, std::string(method) + " returned a value of the wrong type");
   }
 }
 
@@ -94,7 +94,7 @@ class PythonConstraint : public TokenConstraint {
   }
 
   void fill_mask(std::span<uint32_t> allowed) override {
-    call_python("fill_mask of the constraint", [&] {
+    call_python("fill_mask", [&] {
       py::array_t<uint32_t> mask = mask_.get(allowed.size());
       std::fill_n(mask.mutable_data(), allowed.size(), 0u);
       object_.get().attr("fill_mask")(mask);
@@ -102,15 +102,13 @@ class PythonConstraint : public TokenConstraint {
     });
   }
   bool accept(int32_t token_id) override {
-    return call_python("accept of the constraint",
-                       [&] { return object_.get().attr("accept")(token_id).template cast<bool>(); });
+    return call_python("accept", [&] { return object_.get().attr("accept")(token_id).template cast<bool>(); });
   }
   void roll_back(int32_t num_tokens) override {
-    call_python("roll_back of the constraint", [&] { object_.get().attr("roll_back")(num_tokens); });
+    call_python("roll_back", [&] { object_.get().attr("roll_back")(num_tokens); });
   }
   bool is_finished() const override {
-    return call_python("is_finished of the constraint",
-                       [&] { return object_.get().attr("is_finished")().template cast<bool>(); });
+    return call_python("is_finished", [&] { return object_.get().attr("is_finished")().template cast<bool>(); });
   }
   py::object object() const { return object_.get(); }
 
@@ -132,7 +130,7 @@ class PythonProcessor : public LogitsProcessor {
   }
 
   void apply(std::span<const int32_t> prompt, std::span<const int32_t> output, std::span<float> logits) override {
-    call_python("a logits processor", [&] {
+    call_python("it", [&] {
       py::array_t<float> values = logits_.get(logits.size());
       std::copy(logits.begin(), logits.end(), values.mutable_data());
       const py::object result = callable_.get()(id_list(prompt), id_list(output), values);
@@ -147,11 +145,11 @@ class PythonProcessor : public LogitsProcessor {
     const Floats values = Floats::ensure(result);
     if (!values) {
       PyErr_Clear();
-      throw Error(ErrorCode::kInvalidArgument, "a logits processor must return None or its logits");
+      throw Error(ErrorCode::kInvalidArgument, "it must return None or its logits");
     }
     E31_CHECK(values.ndim() == 1 && static_cast<size_t>(values.size()) == logits.size(), kInvalidArgument,
-              "a logits processor returned ", values.size(), " values in ", values.ndim(), " dimensions for ",
-              logits.size(), " logits");
+              "it returned ", values.size(), " values in ", values.ndim(), " dimensions for ", logits.size(),
+              " logits");
     std::copy_n(values.data(), logits.size(), logits.data());
   }
 
