@@ -17,6 +17,7 @@ import pytest
 from support.checkpoints import TargetSpec
 from support.device import DEFAULT_SIMULATOR, Simulator
 from support.engine import Request, Result, endless, make_engine, sampling, serve
+from support.processors import CASES
 from support.successor import write_successor_draft, write_successor_target
 
 from eagle31rt import LLM, SamplingParams, _core
@@ -92,6 +93,24 @@ def test_min_tokens_and_stops(bfloat16: Pair) -> None:
     assert stop not in expected[0].token_ids[:5]
     results = serve(bfloat16.engine(num_speculative_tokens=3), requests)
     assert [result.outcome for result in results] == [result.outcome for result in expected]
+
+
+@pytest.mark.parametrize("num_drafts", [0, 3])
+def test_processors_and_logprobs(bfloat16: Pair, num_drafts: int) -> None:
+    """Steps that the host looks into, between recorded ones, against the oracle on the same device."""
+    requests = [
+        Request(request.prompt, {**request.params, **CASES[name]})
+        for name, request in zip(["all", "bad_words", "logits_processors", "frequency_penalty"], REQUESTS, strict=False)
+    ]
+    plain = bfloat16.engine()
+    expected = [serve(plain, [request], simple=True)[0] for request in requests]
+    engine = bfloat16.engine(num_speculative_tokens=num_drafts)
+    for _ in range(2):
+        check(bfloat16, serve(engine, REQUESTS), num_drafts)
+        for result, other in zip(serve(engine, requests), expected, strict=True):
+            assert (result.outcome, result.error) == (other.outcome, other.error)
+            assert result.logprobs == other.logprobs and result.prompt_logprobs == other.prompt_logprobs
+    assert len(expected[0].logprobs) == len(expected[0].token_ids) > 0
 
 
 @pytest.mark.parametrize("method", ["standard", "block"])

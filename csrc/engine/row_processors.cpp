@@ -133,11 +133,12 @@ size_t RowProcessors::add_rows(Path& path, std::string& error) {
   return num_standing;
 }
 
-// Moves the constraint behind a draft.
+// Looks at a draft with the newest row's mask, and moves the constraint behind it.
 RowProcessors::After RowProcessors::advance(Path& path, int32_t draft) const {
+  if (path.row.mask_begin < 0) return After::kGoOn;
+  if (!has_bit(std::span(masks_).subspan(static_cast<size_t>(path.row.mask_begin)), draft)) return After::kRefused;
   TokenConstraint* constraint = path.request.params.constraint.get();
   if (constraint == nullptr) return After::kGoOn;
-  if (!has_bit(std::span(masks_).subspan(static_cast<size_t>(path.row.mask_begin)), draft)) return After::kRefused;
   if (path.request.is_end_token(draft)) return After::kEnded;
   return call_embedder("constraint", [&] {
     E31_CHECK(constraint->accept(draft), kInvalidArgument, "it refuses token ", draft, ", which its mask allows");

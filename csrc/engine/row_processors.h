@@ -30,8 +30,8 @@ void append_masked_ids(const RequestState& request, std::span<const int32_t> pat
 
 class RowProcessors {
  public:
-  // Of logits in the memory of `device`. tells_refusals: verification stops at a draft that a constraint refuses only
-  // if it is told to (kSynthetic); every other method refuses it by its probability of 0.
+  // Of logits in the memory of `device`. tells_refusals: verification stops at a draft that a mask excludes only if it
+  // is told to (kSynthetic); every other method refuses it by its probability of 0.
   RowProcessors(Device& device, bool tells_refusals);
 
   void clear();

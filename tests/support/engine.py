@@ -17,9 +17,12 @@ _MAX_IDLE_STEPS = 200  # steps without any output before a run counts as stuck
 @dataclass(frozen=True)
 class Request:
     prompt: list[int]
-    params: dict[str, Any] = field(default_factory=dict)  # of SamplingParams
+    params: dict[str, Any] = field(default_factory=dict)  # of SamplingParams; constraint: a function that makes one
     arrival: int = 0  # the step before which it is added
     cancel_at: int | None = None  # the step before which it is cancelled
+
+
+Logprobs = tuple[int, float, int, list[int], list[float]]  # id, log-probability, rank; most probable ids and theirs
 
 
 @dataclass
@@ -35,6 +38,8 @@ class Result:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_accepted_tokens_per_position: list[int] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
+    prompt_logprobs: list[Logprobs] = field(default_factory=list)
 
     @property
     def outcome(self) -> tuple[list[int], str, int]:
@@ -64,7 +69,7 @@ def sampling(**changes: Any) -> _core.SamplingParams:
     params = _core.SamplingParams()
     for name, value in {"temperature": 0.0, "seed": 0, "max_tokens": 16, **changes}.items():
         assert hasattr(params, name), f"SamplingParams has no field {name}"
-        setattr(params, name, value)
+        setattr(params, name, value() if name == "constraint" else value)
     return params
 
 
@@ -79,6 +84,10 @@ def endless(max_tokens: int, **params: Any) -> dict[str, Any]:
     return {"max_tokens": max_tokens, "ignore_eos": True, **params}
 
 
+def _logprobs(entry: _core.TokenLogprobs) -> Logprobs:
+    return entry.token_id, entry.logprob, entry.rank, list(entry.top_ids), list(entry.top_logprobs)
+
+
 def record(result: Result, output: _core.StepOutput) -> None:
     assert result.finish_reason == "", f"request {output.request_id} goes on after {result.finish_reason}"
     result.token_ids += output.new_token_ids
@@ -87,6 +96,10 @@ def record(result: Result, output: _core.StepOutput) -> None:
     result.finish_reason, result.stop_token_id = output.finish_reason, output.stop_token_id
     result.text += output.text
     result.stop_string, result.error = output.stop_string, output.error
+    result.logprobs += [_logprobs(entry) for entry in output.logprobs]
+    if output.prompt_logprobs:
+        assert not result.prompt_logprobs, f"request {output.request_id} has prompt_logprobs twice"
+        result.prompt_logprobs = [_logprobs(entry) for entry in output.prompt_logprobs]
     metrics = output.metrics
     assert metrics.num_drafts >= result.num_drafts and metrics.num_accepted_tokens >= result.num_accepted_tokens
     result.num_drafts, result.num_draft_tokens = metrics.num_drafts, metrics.num_draft_tokens
