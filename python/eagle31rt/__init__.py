@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from eagle31rt.async_llm import AsyncLLM
     from eagle31rt.errors import Eagle31rtError
     from eagle31rt.llm import LLM
     from eagle31rt.logprobs import Logprob
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CompletionOutput",
     "Eagle31rtError",
     "Logprob",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "AsyncLLM": "eagle31rt.async_llm",
     "Eagle31rtError": "eagle31rt.errors",
     "LLM": "eagle31rt.llm",
     "Logprob": "eagle31rt.logprobs",

@@ -46,6 +46,7 @@ class BaseLLM(ABC):
         enforce_eager: bool = False,
         seed: int | None = None,
         max_logprobs: int | None = None,
+        enable_prefix_caching: bool | None = None,
         **others: Any,
     ) -> None:
         """Loads the model. Numbers left None take the engine's defaults (csrc/include/eagle31rt/config.h).
@@ -72,6 +73,10 @@ class BaseLLM(ABC):
         config = make_engine_config(
             directory, speculative_config, dtype=dtype, kv_cache_dtype=kv_cache_dtype, integers=integers
         )
+        if enable_prefix_caching is not None:
+            if not isinstance(enable_prefix_caching, bool):
+                raise InvalidArgumentError(f"enable_prefix_caching must be a bool, got {enable_prefix_caching!r:.100}")
+            config.enable_prefix_caching = enable_prefix_caching
         apply_device(config, device, gpu_memory_utilization, enforce_eager)
         self._tokenizer: Tokenizer | None = None
         if not skip_tokenizer_init:

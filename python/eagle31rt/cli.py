@@ -1,4 +1,4 @@
-"""The command line: `eagle31rt demo | generate | chat | train | env`."""
+"""The command line: `eagle31rt demo | generate | chat | serve | train | env`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from eagle31rt import __version__
 from eagle31rt.errors import Eagle31rtError
+from eagle31rt.server.command import add_arguments as add_serve_arguments
 from eagle31rt.training.command import add_arguments as add_train_arguments
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -74,6 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_demo(commands.add_parser("demo", help="fetch a small model, compare plain and speculative decoding"))
     _add_generate(commands.add_parser("generate", help="complete prompts"))
     _add_chat(commands.add_parser("chat", help="talk to a model, turn by turn"))
+    add_serve_arguments(commands.add_parser("serve", help="OpenAI-style HTTP server (extra [server])"))
     add_train_arguments(commands.add_parser("train", help="train an EAGLE-3 or EAGLE-3.1 draft for a target"))
     env = commands.add_parser("env", help="version, instruction sets, threads, CUDA, environment variables, cache")
     env.add_argument("--json", action="store_true", help="print one JSON line")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from eagle31rt import __version__
 from eagle31rt.cuda_runtime import describe_cuda
-from eagle31rt.environment import ENVIRONMENT_VARIABLES, cache_folder
+from eagle31rt.environment import ENVIRONMENT_VARIABLES, cache_folder, shown_value
 from eagle31rt.errors import InternalError, InvalidArgumentError
 from eagle31rt.llm import LLM, PromptInput
 from eagle31rt.outputs import RequestOutput, StreamPiece
@@ -86,6 +85,12 @@ def run_train(arguments: argparse.Namespace) -> int:
     return run(arguments)
 
 
+def run_serve(arguments: argparse.Namespace) -> int:
+    from eagle31rt.server.command import run
+
+    return run(arguments)
+
+
 def run_env(arguments: argparse.Namespace) -> int:
     from eagle31rt import _core
 
@@ -97,7 +102,7 @@ def run_env(arguments: argparse.Namespace) -> int:
         "threads": cpu["num_physical_cores"],
         "cuda": describe_cuda(),
         "cache_folder": str(cache_folder()),
-        "environment": {name: os.environ.get(name) for name in ENVIRONMENT_VARIABLES},
+        "environment": {name: shown_value(name) for name in ENVIRONMENT_VARIABLES},
     }
     if arguments.json:
         print(json.dumps(facts))
@@ -109,7 +114,7 @@ def run_env(arguments: argparse.Namespace) -> int:
     print(f"cache folder: {facts['cache_folder']}")
     print("environment variables:")
     for name, meaning in ENVIRONMENT_VARIABLES.items():
-        print(f"  {name}={os.environ.get(name, '')}  # {meaning}")
+        print(f"  {name}={shown_value(name) or ''}  # {meaning}")
     return 0
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 ENVIRONMENT_VARIABLES: dict[str, str] = {
+    "EAGLE31RT_API_KEY": "key that `eagle31rt serve` requires of requests (instead of --api-key, which others can see)",
     "EAGLE31RT_CACHE": "folder for converted models (instead of XDG_CACHE_HOME/eagle31rt)",
     "EAGLE31RT_CPU_ISA": "forces an instruction set of the CPU operators (for tests)",
     "EAGLE31RT_CUDA_LIBRARY": "path of the CUDA backend (instead of libeagle31rt_cuda.so in the package)",
@@ -20,3 +21,13 @@ def cache_folder() -> Path:
         return Path(explicit).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base).expanduser() if base else Path.home() / ".cache") / "eagle31rt"
+
+
+def server_api_key() -> str | None:
+    return os.environ.get("EAGLE31RT_API_KEY") or None
+
+
+def shown_value(name: str) -> str | None:
+    """The variable's value for people to read; a key is not shown."""
+    value = os.environ.get(name)
+    return "(set)" if value and name.endswith("_KEY") else value

@@ -100,12 +100,13 @@ class Request:
         priority: int = 0,
     ) -> None:
         """`priority`: a lower one runs first."""
-        self.request_id = -1  # until it is submitted
+        self.request_id: int | str = -1  # until it is submitted
         self.text = text
         self.token_ids = token_ids
         self.params = params
         self.prepared = prepared
         self.priority = priority
+        self.timeout_seconds = 0.0
         self.samples: list[Sample] = []
 
     @property
