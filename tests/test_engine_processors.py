@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import successor
 from support.constraints import RandomSubsets
 from support.engine import Request, Result, endless, make_engine, plain_outcome, random_prompt, run_decoder, serve
 from support.processors import CASES
@@ -38,6 +39,21 @@ SAMPLERS: list[Params] = [
 ]
 
 
+def loops(vocab_size: int) -> np.ndarray:
+    """Successors that repeat: ids below 32 follow themselves, others go round in twos and threes."""
+    ids = np.arange(vocab_size)
+    in_threes = 64 + (ids - 64) // 3 * 3 + (ids - 64 + 1) % 3
+    in_threes[94:] = [95, 94]  # two are left
+    return np.select([ids < 32, ids < 64], [ids, ids ^ 1], in_threes)
+
+
+@pytest.fixture(scope="module", params=["host", "device"])
+def looping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(successor, "successors", loops)
+        yield Models(tmp_path_factory.mktemp("loops"), "float32", decode_state=request.param)
+
+
 def compare(models: Models, requests: list[Request], results: list[Result]) -> list[Result]:
     expected = [plain_outcome(models.plain, plain(request)) for request in requests]
     for request, one, other in zip(requests, results, expected, strict=True):
@@ -61,6 +77,28 @@ def test_each_parameter(models: Models, name: str, num_drafts: int) -> None:
         assert one.token_ids != other.token_ids
     if num_drafts > 0:
         assert sum(result.num_accepted_tokens for result in results[1::2]) > 0
+
+
+LOOPS: list[Params] = [
+    *(CASES[name] for name in ("repetition_penalty", "frequency_penalty", "presence_penalty", "negative_penalties")),
+    {"bad_words": [[7, 7, 7, 7], [40, 41, 40, 41, 40], [6] * 7, [71, 72]]},
+]
+
+
+@pytest.mark.parametrize("params", LOOPS, ids=lambda params: "-".join(params))
+@pytest.mark.parametrize("num_drafts", [1, 2, 5])
+def test_ids_that_repeat_in_the_drafts(looping: Models, params: Params, num_drafts: int) -> None:
+    """What is counted and matched lies in the drafts themselves, up to the newest one."""
+    without = [
+        Request([token], endless(30, seed=token, temperature=0.7 * (token % 2))) for token in (6, 7, 9, 40, 41, 70)
+    ]
+    requests = [replace(request, params={**request.params, **params}) for request in without]
+    engine = looping.engine(sequences=8, page_size=16, num_speculative_tokens=num_drafts)
+    results = serve(engine, requests)
+    expected = compare(looping, requests, results)
+    plain_results = [plain_outcome(looping.plain, request) for request in without]
+    assert sum(one.token_ids != other.token_ids for one, other in zip(expected, plain_results, strict=True)) >= 2
+    assert sum(result.num_accepted_tokens for result in results) > 10
 
 
 @st.composite

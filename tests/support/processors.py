@@ -10,6 +10,14 @@ from support.constraints import RandomSubsets
 from support.successor import successors
 
 
+def _chain(first: int, length: int) -> list[int]:
+    """What the constructed pair likes to say, beginning with `first`."""
+    ids = [first]
+    while len(ids) < length:
+        ids.append(int(successors(96)[ids[-1]]))
+    return ids
+
+
 def push_pairs(prompt: list[int], output: list[int], logits: np.ndarray) -> None:
     """Depends on the prompt, on every id of the output, and on the logits."""
     logits[(sum(output) + len(prompt)) % len(logits)] += 3.0
@@ -23,7 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "negative_penalties": {"repetition_penalty": 0.6, "frequency_penalty": -1.0, "presence_penalty": -2.0},
     "logit_bias": {"logit_bias": {7: 4.0, 8: -100.0, 90: 3.0, 33: -2.5}},
     "allowed_token_ids": {"allowed_token_ids": list(range(3, 96, 2))},
-    "bad_words": {"bad_words": [[t] for t in range(3, 20)] + [[int(t), int(successors(96)[t])] for t in range(40, 90)]},
+    "bad_words": {"bad_words": [[5], [11], *(_chain(token, 2 + token % 2) for token in range(3, 96, 7))]},
     "min_tokens": {"min_tokens": 9, "stop_token_ids": list(range(3, 60)), "ignore_eos": False},
     "constraint": {"constraint": lambda: RandomSubsets(5)},
     "constraint_with_end": {"constraint": lambda: RandomSubsets(6, length=11)},
