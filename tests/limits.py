@@ -132,6 +132,12 @@ def _speculation() -> Iterator[Refusal]:
             )
 
 
+def _grammars(llm: LLM) -> Iterator[Refusal]:
+    for operator, rule in (("&", "A: /a/ & /b/"), ("~", "A: ~/a/"), ("%json", "A: %json {}")):
+        params = SamplingParams(structured_outputs={"grammar": f"start: A\n{rule}"})
+        yield Refusal(f"structured_outputs: grammar with {operator}", lambda params=params: llm.generate("a", params))
+
+
 def _calls(llm: LLM) -> Iterator[Refusal]:
     yield Refusal("generate(..., lora_request=...)", lambda: llm.generate("a", lora_request=object()))
     yield Refusal("beam_search(...)", lambda: llm.beam_search("a"))
@@ -172,7 +178,7 @@ def sections() -> Iterator[dict[str, list[Refusal]]]:
             "Models": list(_models(folder, target)),
             "Arguments of LLM and AsyncLLM": list(_engine_arguments(target)),
             "Keys of speculative_config": list(_speculation()),
-            "Fields of SamplingParams": list(_request_fields()),
+            "Fields of SamplingParams": [*_request_fields(), *_grammars(llm)],
             "Calls and prompts": list(_calls(llm)),
         }
 
@@ -187,7 +193,11 @@ def _numbers() -> list[tuple[str, str]]:
         ("stop_token_ids", "1024"),
         ("bad_words", f"{checks.MAX_BAD_WORDS} words of {checks.MAX_TEXT_BYTES} bytes and 64 tokens"),
         ("logit_bias", f"-{checks.MAX_BIAS:g} to {checks.MAX_BIAS:g}"),
-        ("structured_outputs.json", f"{structured.MAX_JSON_BYTES} bytes, each pattern {structured.MAX_REGEX_BYTES}"),
+        (
+            "structured_outputs.json",
+            f"{structured.MAX_JSON_BYTES} bytes, each pattern {structured.MAX_REGEX_BYTES}; with allOf "
+            f"{structured.MAX_INTERSECTED_PATTERNS} patterns",
+        ),
         ("structured_outputs.regex", f"{structured.MAX_REGEX_BYTES} bytes"),
         ("structured_outputs.grammar", f"{structured.MAX_GRAMMAR_BYTES} bytes"),
         ("structured_outputs.choice", f"{structured.MAX_CHOICES} texts, {structured.MAX_CHOICE_BYTES} bytes together"),

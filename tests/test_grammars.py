@@ -180,6 +180,10 @@ def test_samples_and_requests_share_what_was_compiled(
         ({"json": {"type": "integer", "minimum": 5, "maximum": 3}}, "json does not compile: Unsatisfiable schema"),
         ({"json": {"$ref": "#"}}, "json cannot be satisfied"),
         ({"json": {"type": "array", "uniqueItems": True}}, "json does not compile: Unimplemented keys"),
+        (
+            {"json": {"anyOf": [{"type": "object", "properties": {f"p{i}": {"type": "null"}}} for i in range(600)]}},
+            "json is too complex: .*items; max is",
+        ),
         ({"json": {"$ref": "http://example.com/a"}}, "json does not compile: "),
         ({"json": '{"items":' * 900 + "{}" + "}" * 900}, r"structured_outputs\.json "),
     ],
@@ -202,8 +206,12 @@ def test_bad_ones_are_refused_by_name(compiler: GrammarCompiler, params: Any, me
         {"json": {"type": "array", "items": {"type": "null"}, "minItems": 100_000}},
         {"json": {"anyOf": [{"type": "object", "properties": {f"p{i}": {"type": "string"}}} for i in range(400)]}},
         {"grammar": 'start: start "a" | start start "b" | "c"'},
+        {"json": {"allOf": [{"type": "string", "pattern": f"^(.*{c}){{20}}"} for c in "abcdefghijklmnop"]}},
     ],
-    ids=["nested", "counted", "determinised", "starred", "pattern", "all of any", "min items", "any of", "ambiguous"],
+    ids=[
+        *("nested", "counted", "determinised", "starred", "pattern", "all of any", "min items", "any of", "ambiguous"),
+        "sixteen at once",
+    ],
 )
 def test_explosive_ones_are_bounded(compiler: GrammarCompiler, params: Any) -> None:
     """Compiled or refused, and so are the masks of the first tokens; each of these takes below a second when idle."""
@@ -241,6 +249,24 @@ def test_long_chains_of_references_do_not_overflow_the_stack(tokenizer: Any, tmp
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-2000:]
 
 
+@pytest.mark.parametrize(
+    ("grammar", "operator"),
+    [
+        ("start: A\nA: " + " & ".join(f"/(.*{c}){{9}}.*/" for c in "abcdefghijklmnopqrstuvwxyz"), "'&'"),
+        ("start: A\nA: ~/a*/", "'~'"),
+        ('start: %json {"type": "null"}', "'%json'"),
+    ],
+)
+def test_exponential_operators_are_refused_by_name(compiler: GrammarCompiler, grammar: str, operator: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"structured_outputs\.grammar uses {operator}, which is not supported"):
+        constraint(compiler, grammar=grammar)
+
+
+def test_the_same_characters_in_literals_are_not(compiler: GrammarCompiler) -> None:
+    constraint(compiler, grammar='start: "a" /[^&~\\/]/ "&~" | "b" // & ~')
+    constraint(compiler, grammar='root ::= "a" [^&~] | "\\"&" | "b"')
+
+
 def test_slow_ones_are_given_up(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammars, "COMPILE_SECONDS", 0.01)
     rules = "start: R0\n" + "".join(f'R{i}: (R{i + 1} "a")*\n' for i in range(300)) + 'R300: "b"'
@@ -263,6 +289,11 @@ def test_slow_ones_are_given_up(compiler: GrammarCompiler, monkeypatch: pytest.M
         *[({"json": value}, InvalidArgumentError, "json must be a JSON object") for value in ([1], "false", "null")],
         ({"json": {"pattern": "a" * (MAX_REGEX_BYTES + 1)}}, InvalidArgumentError, "a pattern of more than"),
         ({"json": {"items": [{"patternProperties": {"a" * 9000: {}}}]}}, InvalidArgumentError, "a pattern of more"),
+        (
+            {"json": {"$defs": {f"d{i}": {"pattern": "a", "$ref": f"#/$defs/d{i + 1}"} for i in range(17)}}},
+            InvalidArgumentError,
+            "json has 17 patterns and formats; give at most 16 with allOf",
+        ),
         ({"json_object": False}, InvalidArgumentError, "json_object must be True or None"),
         ({"regex": "a" * (MAX_REGEX_BYTES + 1)}, InvalidArgumentError, r"regex has 8193 bytes; give at most 8192"),
         ({"regex": 3}, InvalidArgumentError, "regex must be a non-empty text"),

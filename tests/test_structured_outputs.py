@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.successor import EOS, write_successor_draft, write_successor_target
@@ -16,6 +16,9 @@ from support.tiny_tokenizer import JSON_TEXT, write_tiny_tokenizer
 from eagle31rt import LLM, SamplingParams, grammars
 from eagle31rt.errors import InvalidArgumentError, UnsupportedError
 from eagle31rt.inputs import Prompt
+
+if TYPE_CHECKING:
+    from eagle31rt.demo_model import DemoPair
 
 pytest.importorskip("llguidance")
 PERSON = {
@@ -147,3 +150,31 @@ def test_without_llguidance(engines: tuple[LLM, LLM], monkeypatch: pytest.Monkey
     monkeypatch.setattr(engines[0]._params_maker, "_compiler", None)
     with pytest.raises(UnsupportedError, match=r"eagle31rt\[structured\]"):
         engines[0].generate(["a"], params("regex"))
+
+
+def test_a_real_vocabulary(demo_pair: DemoPair) -> None:
+    """Tokens of many characters, real schemas, real acceptance."""
+    city = {"type": "string", "maxLength": 20}
+    schema = {"type": "object", "properties": {"city": city, "rank": {"type": "integer"}}, "required": ["city", "rank"]}
+    wanted = [
+        {"json": {**schema, "additionalProperties": False}},
+        {"regex": r"The capital of [A-Z][a-z]+ is [A-Z][a-z]+\."},
+        {"choice": ["Paris", "London", "Berlin"]},
+        {"regex": "[\u4e00-\u9fff]{2}\u20ac"},
+    ]
+    common: dict[str, Any] = {"max_model_len": 256, "kv_cache_memory_bytes": 64 << 20}
+    speculation = {"method": "eagle3", "model": str(demo_pair.draft), "num_speculative_tokens": 3}
+    conversations = [[{"role": "user", "content": "Where is the Louvre? Answer in one line."}]] * len(wanted)
+    params = [SamplingParams(temperature=0.0, max_tokens=48, structured_outputs=one) for one in wanted]
+    speculating, plain = (
+        LLM(demo_pair.target, speculative_config=speculation, **common),
+        LLM(demo_pair.target, **common),
+    )
+    outputs = speculating.chat(conversations, params, use_tqdm=False)
+    assert [vars(one.outputs[0]) for one in outputs] == [
+        vars(one.outputs[0]) for one in plain.chat(conversations, params, use_tqdm=False)
+    ]
+    texts = [output.outputs[0].text for output in outputs]
+    assert set(json.loads(texts[0])) == {"city", "rank"}
+    assert re.fullmatch(wanted[1]["regex"], texts[1]) and texts[2] in wanted[2]["choice"]
+    assert re.fullmatch(wanted[3]["regex"], texts[3])
