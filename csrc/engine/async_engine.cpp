@@ -249,10 +249,10 @@ void AsyncEngine::Impl::run() {
     bool has_work = false;
     while (take_orders(has_work)) {
       for (int64_t request_id : taken_.cancels) engine_.cancel(request_id);
-      while (!taken_.tasks.empty()) run_first_task();
       std::vector<StepOutput> outputs;
       for (const Submission& submission : taken_.submissions) add(submission, outputs);
       taken_.submissions.clear();
+      while (!taken_.tasks.empty()) run_first_task();
       for (StepOutput& output : engine_.step()) outputs.push_back(std::move(output));
       has_work = engine_.has_unfinished_requests();
       publish(std::move(outputs));
