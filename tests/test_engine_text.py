@@ -168,6 +168,8 @@ def test_min_tokens_holds_stop_strings_back() -> None:
     assert (output.new_token_ids, output.text) == ([2, 3, 2, 3], "ab")
     spanning = commit(endless(9, stop=["ab"], min_tokens=1), [[2, 3, 2]])[0]
     assert (spanning.new_token_ids, spanning.text) == ([2, 3], "")
+    overlapping = commit(endless(9, stop=["aa"], min_tokens=2), [[2, 2, 2, 2]])[0]
+    assert (overlapping.new_token_ids, overlapping.text) == ([2, 2, 2], "a")
 
 
 @DETERMINISTIC
