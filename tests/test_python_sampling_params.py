@@ -11,7 +11,7 @@ import pytest
 from eagle31rt import SamplingParams
 from eagle31rt.config import SpeculativeConfig
 from eagle31rt.errors import InvalidArgumentError, UnsupportedError
-from eagle31rt.inputs import params_per_prompt
+from eagle31rt.inputs import params_per_prompt, priority_per_prompt
 from eagle31rt.sampling_params import NEUTRAL_VALUES, RequestOutputKind
 from eagle31rt.seeds import derive_seed
 
@@ -110,9 +110,14 @@ def test_a_long_value_does_not_fill_the_message() -> None:
 
 def test_every_field_is_honoured_or_listed_as_unsupported() -> None:
     """A field that validate() knows nothing about would be dropped silently."""
+    nested: list[Any] = []
+    for _ in range(100_000):  # deeper than repr() can go
+        nested = [nested]
     for field in dataclasses.fields(SamplingParams):
-        with pytest.raises((UnsupportedError, InvalidArgumentError), match=field.name):
-            SamplingParams(**{field.name: object()})
+        for value in (object(), nested, {"a": nested}, 10**4000, -(10**6000)):
+            with pytest.raises((UnsupportedError, InvalidArgumentError), match=field.name) as error:
+                SamplingParams(**{field.name: value})
+            assert len(str(error.value)) < 500
 
 
 def test_stop_strings_are_a_list() -> None:
@@ -142,6 +147,18 @@ def test_one_or_one_per_prompt_and_checked_again() -> None:
     other.top_p = 7.0
     with pytest.raises(InvalidArgumentError, match=r"sampling_params 1: SamplingParams\.top_p"):
         params_per_prompt([one, other], 2)
+
+
+def test_priorities() -> None:
+    assert priority_per_prompt(None, 2) == [0, 0]
+    assert priority_per_prompt(-3, 2) == [-3, -3]
+    assert priority_per_prompt([5, 1], 2) == [5, 1]
+    for priority in ([1], "12", 1.5, True):
+        with pytest.raises(InvalidArgumentError, match="priority must be an integer or one for each of 2 prompts"):
+            priority_per_prompt(priority, 2)  # type: ignore[arg-type]
+    for value in (2**31, "1", None):
+        with pytest.raises(InvalidArgumentError, match="priority 1: must be an integer of 32 bits"):
+            priority_per_prompt([0, value], 2)  # type: ignore[list-item]
 
 
 def test_derived_seeds_are_those_of_the_core() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle31rt.errors import InvalidArgumentError, UnsupportedError
+from eagle31rt.sampling_checks import shown
 from eagle31rt.sampling_params import SamplingParams
 
 Message = dict[str, Any]
@@ -138,10 +139,12 @@ def priority_per_prompt(priority: int | Sequence[int] | None, count: int) -> lis
     """One priority for each prompt; a lower one runs first. None is 0."""
     values: Any = [priority or 0] * count if priority is None or _is_integer(priority) else _as_list(priority)
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or len(values) != count:
-        raise InvalidArgumentError(f"priority must be an integer or one for each of {count} prompts, got {priority!r}")
+        raise InvalidArgumentError(
+            f"priority must be an integer or one for each of {count} prompts, got {shown(priority)}"
+        )
     for index, value in enumerate(values):
         if not _is_integer(value) or not -(2**31) <= value < 2**31:
-            raise InvalidArgumentError(f"priority {index}: must be an integer of 32 bits, got {value!r}")
+            raise InvalidArgumentError(f"priority {index}: must be an integer of 32 bits, got {shown(value)}")
     return [int(value) for value in values]
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import numbers
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from eagle31rt.errors import InvalidArgumentError
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 100
 MAX_COUNT = 2**31 - 1
 MAX_LOGPROBS = 64  # of the core (kMaxTopK)
 MAX_STOP_STRINGS = 64  # of the core, with MAX_TEXT_BYTES each
@@ -24,7 +27,10 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
-    number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    try:
+        number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # an integer beyond the range of float
+        number = math.inf
     if not low <= number <= high or math.isinf(number):
         limit = f"a finite number of at least {low:g}" if math.isinf(high) else f"a number from {low:g} to {high:g}"
         raise _wrong(name, limit, value)
@@ -69,6 +75,14 @@ def check_callables(name: str, value: object) -> None:
         raise _wrong(name, "a list of callables", value)
 
 
+def shown(value: object) -> str:
+    """`value` for a message: it may be as long as a request, and nested deeper than `repr` can go."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return f"a value of type {type(value).__name__}"
+
+
 def is_valid_unicode(text: str) -> bool:
     """False if `text` has lone surrogates, which no UTF-8 stands for."""
     try:
@@ -79,7 +93,4 @@ def is_valid_unicode(text: str) -> bool:
 
 
 def _wrong(name: str, wanted: str, value: Any) -> InvalidArgumentError:
-    shown = repr(value)
-    if len(shown) > 200:  # a value may be as long as a request
-        shown = shown[:200] + "..."
-    return InvalidArgumentError(f"SamplingParams.{name} must be {wanted}, got {shown}")
+    return InvalidArgumentError(f"SamplingParams.{name} must be {wanted}, got {shown(value)}")

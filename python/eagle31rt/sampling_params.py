@@ -24,6 +24,7 @@ from eagle31rt.sampling_checks import (
     check_number,
     check_texts,
     check_token_ids,
+    shown,
 )
 from eagle31rt.structured_outputs import StructuredOutputsParams
 
@@ -210,5 +211,5 @@ class SamplingParams:
                 check_integer(name, getattr(self, name), -1, MAX_LOGPROBS)
         if not isinstance(self.output_kind, RequestOutputKind):
             raise InvalidArgumentError(
-                f"SamplingParams.output_kind must be a RequestOutputKind, got {self.output_kind!r:.100}"
+                f"SamplingParams.output_kind must be a RequestOutputKind, got {shown(self.output_kind)}"
             )

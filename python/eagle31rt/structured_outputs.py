@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from eagle31rt.errors import InvalidArgumentError, UnsupportedError
-from eagle31rt.sampling_checks import is_valid_unicode
+from eagle31rt.sampling_checks import is_valid_unicode, shown
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 # Compiling is at worst quadratic in a regular expression and cubic in nested terminals of a grammar (one second for
@@ -156,4 +156,4 @@ def _check_patterns(schema: Any) -> None:
 
 
 def _wrong(name: str, wanted: str, value: object) -> InvalidArgumentError:
-    return InvalidArgumentError(f"structured_outputs.{name} must be {wanted}, got {repr(value)[:200]}")
+    return InvalidArgumentError(f"structured_outputs.{name} must be {wanted}, got {shown(value)}")

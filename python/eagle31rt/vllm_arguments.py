@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle31rt.errors import UnsupportedError
+from eagle31rt.sampling_checks import shown
 
 _NOTHING: tuple[object, ...] = (None, False, "", {}, [])
 _ONE_DEVICE = "this version runs a model on one device"
@@ -104,4 +105,4 @@ def refuse_other_arguments(arguments: Mapping[str, Any]) -> None:
             raise TypeError(f"unexpected argument {name!r}")
         neutral, reason = ENGINE_ARGUMENTS[name]
         if not any(type(value) is type(one) and value == one for one in neutral):
-            raise UnsupportedError(f"{name}={value!r:.100} is not supported by this version: {reason}")
+            raise UnsupportedError(f"{name}={shown(value)} is not supported by this version: {reason}")
