@@ -25,7 +25,7 @@ from eagle31rt.errors import UnsupportedError
 from eagle31rt.inputs import UNSUPPORTED_PROMPT_KEYS
 from eagle31rt.sampling_params import MAX_SAMPLES, MAX_SPECULATIVE_TOKENS, NEUTRAL_VALUES
 from eagle31rt.structured_outputs import StructuredOutputsParams
-from eagle31rt.vllm_arguments import ENGINE_ARGUMENTS
+from eagle31rt.vllm_arguments import CALL_ARGUMENTS, ENGINE_ARGUMENTS
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "limits.md"
 
@@ -62,6 +62,7 @@ _EXAMPLES: dict[str, Any] = {
     "thinking_token_budget": 100,
     "repetition_detection": {"min_count": 3},
     "extra_args": {"a": 1},
+    "chat_template_content_format": "openai",
     "multi_modal_data": {"image": "..."},
 }
 
@@ -82,7 +83,7 @@ class Refusal:
         raise AssertionError(f"{self.what} is not refused")
 
 
-_SWITCHES = ("enable_", "disable_", "use_", "calculate_", "skip_", "flat_", "async_")
+_SWITCHES = ("continue_", "enable_", "disable_", "use_", "calculate_", "skip_", "flat_", "async_")
 
 
 def _example(name: str, neutral: tuple[object, ...]) -> Any:
@@ -139,7 +140,13 @@ def _grammars(llm: LLM) -> Iterator[Refusal]:
 
 
 def _calls(llm: LLM) -> Iterator[Refusal]:
-    yield Refusal("generate(..., lora_request=...)", lambda: llm.generate("a", lora_request=object()))
+    user = [{"role": "user", "content": "a"}]
+    for name, (neutral, _) in CALL_ARGUMENTS.items():
+        value = _example(name, neutral)
+        yield Refusal(
+            f"{name}={value!r} in generate", lambda name=name, value=value: llm.generate("a", **{name: value})
+        )
+        yield Refusal(f"{name}={value!r} in chat", lambda name=name, value=value: llm.chat(user, **{name: value}))
     yield Refusal("beam_search(...)", lambda: llm.beam_search("a"))
     for key in UNSUPPORTED_PROMPT_KEYS:
         value = _example(key, (None,))

@@ -14,7 +14,7 @@ def test_every_refusal_names_what_it_refuses() -> None:
             for refusal in refusals:
                 message = refusal.message()
                 name = re.split(r"[=( ]", refusal.what)[0]
-                if title != "Models" and name not in ("prompt", "message", "structured_outputs:", "generate"):
+                if title != "Models" and name not in ("prompt", "message", "structured_outputs:"):
                     assert name in message, refusal.what
 
 

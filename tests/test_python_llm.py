@@ -114,6 +114,13 @@ def test_max_tokens_none_reaches_the_length_of_the_model(directories: tuple[Path
         short.generate([[5], [5] * 40], GREEDY)
 
 
+def test_other_arguments_of_calls(llm: LLM) -> None:
+    for call in (llm.generate, llm.chat):
+        assert call([], GREEDY, lora_request=None) == []
+        with pytest.raises(TypeError, match="unexpected argument 'lora_requets'"):
+            call([], GREEDY, lora_requets=None)
+
+
 def test_seeds(llm: LLM, directories: tuple[Path, Path]) -> None:
     free = SamplingParams(temperature=1.5, max_tokens=12)
     assert len({tuple(ids) for ids in ids_of(llm.generate(["abc"] * 4, free))}) > 1

@@ -15,6 +15,7 @@ from eagle31rt.inputs import Message, Prompt, at_index, parse_conversations, par
 from eagle31rt.outputs import RequestOutput, StreamPiece
 from eagle31rt.request import Request
 from eagle31rt.sampling_params import SamplingParams
+from eagle31rt.vllm_arguments import CALL_ARGUMENTS, refuse_other_arguments
 
 if TYPE_CHECKING:
     from eagle31rt import _core
@@ -58,17 +59,16 @@ class LLM(BaseLLM):
         use_tqdm: bool = True,
         *,
         priority: int | Sequence[int] | None = None,
-        lora_request: object = None,
+        **others: Any,
     ) -> list[RequestOutput]:
         """Completes the prompts, in their order. `use_tqdm` shows a progress bar on a terminal's standard error.
 
-        `priority`: requests with a lower one run first, and preempt others if the KV cache is full. `lora_request` is
-        refused with UnsupportedError.
+        `priority`: requests with a lower one run first, and preempt others if the KV cache is full. `others` are
+        arguments of vLLM that are refused by name (docs/limits.md), as in `chat`.
         One bad prompt or parameter raises, naming its index, before anything runs. A request that fails while it runs
         has finish_reason "error" and the message as stop_reason; the others are not affected.
         """
-        if lora_request is not None:
-            raise UnsupportedError("lora_request is not supported by this version: merge the adapter into the weights")
+        refuse_other_arguments(others, CALL_ARGUMENTS)
         return self._run(self._make_requests(parse_prompts(prompts), sampling_params, priority), use_tqdm)
 
     def beam_search(self, *arguments: object, **others: object) -> list[RequestOutput]:
@@ -84,8 +84,10 @@ class LLM(BaseLLM):
         add_generation_prompt: bool = True,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> list[RequestOutput]:
         """Answers one conversation or a list of them through the chat template, otherwise like `generate`."""
+        refuse_other_arguments(others, CALL_ARGUMENTS)
         prompts: list[Prompt] = []
         for index, conversation in enumerate(parse_conversations(messages)):
             try:

@@ -1,4 +1,4 @@
-"""vLLM's engine arguments that LLM and AsyncLLM do not take: refused by name, unless their value asks for nothing."""
+"""vLLM's arguments that LLM, AsyncLLM and their methods do not take: refused by name, unless they ask for nothing."""
 
 from __future__ import annotations
 
@@ -98,11 +98,25 @@ ENGINE_ARGUMENTS: dict[str, tuple[tuple[object, ...], str]] = {
 }
 
 
-def refuse_other_arguments(arguments: Mapping[str, Any]) -> None:
+# The same for the methods generate and chat.
+CALL_ARGUMENTS: dict[str, tuple[tuple[object, ...], str]] = {
+    "lora_request": (_NOTHING, "merge the adapter into the weights"),
+    "prompt_adapter_request": (_NOTHING, "merge the adapter into the weights"),
+    "guided_options_request": (_NOTHING, "use SamplingParams.structured_outputs"),
+    "tokenization_kwargs": (_NOTHING, "give token ids, or truncate_prompt_tokens in SamplingParams"),
+    "mm_processor_kwargs": (_NOTHING, _TEXT_ONLY),
+    "chat_template_content_format": ((None, "auto", "string"), "the template gets the content of a message as text"),
+    "continue_final_message": ((None, False), "render the prompt yourself and call generate"),
+}
+
+
+def refuse_other_arguments(
+    arguments: Mapping[str, Any], known: Mapping[str, tuple[tuple[object, ...], str]] = ENGINE_ARGUMENTS
+) -> None:
     """Raises UnsupportedError for vLLM's arguments that ask for something, and TypeError for unknown names."""
     for name, value in arguments.items():
-        if name not in ENGINE_ARGUMENTS:
+        if name not in known:
             raise TypeError(f"unexpected argument {name!r}")
-        neutral, reason = ENGINE_ARGUMENTS[name]
+        neutral, reason = known[name]
         if not any(type(value) is type(one) and value == one for one in neutral):
             raise UnsupportedError(f"{name}={shown(value)} is not supported by this version: {reason}")
