@@ -209,3 +209,23 @@ def test_engines_leave_no_thread_behind(paths: tuple[Path, Path]) -> None:
         engine.submit(index, [5], sampling(**endless(100)))
         del engine  # with a request under way
         assert num_threads() == before
+
+
+def test_engines_leave_no_memory_behind(paths: tuple[Path, Path]) -> None:
+    """An engine of this size takes 4 MB, and 16 of them leave 8 KB."""
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def use_engines(count: int) -> None:
+        for index in range(count):
+            engine = make_async_engine(*paths, num_speculative_tokens=4, num_threads=2, kv_cache_memory_bytes=1 << 20)
+            for request_id in range(6):
+                submit(engine, request_id, Request(random_prompt(20, request_id), endless(30)))
+            collect(engine, range(6 if index % 2 else 0))
+            engine.shutdown()
+
+    use_engines(8)
+    before = resident_bytes()
+    use_engines(16)
+    assert resident_bytes() - before < 6 << 20

@@ -221,6 +221,21 @@ def test_stop_strings_under_speculation_are_those_of_plain_decoding(tmp_path: Pa
         assert any(max(result.runs) > 4 for result in results)
 
 
+def test_ids_logprobs_and_text_end_together(tmp_path: Path, paths: tuple[Path, Path]) -> None:
+    engine = make_engine(*paths, num_speculative_tokens=8)
+    engine.set_token_table(tiny_table(tmp_path))
+    prompt, params = random_prompt(5), endless(60, num_logprobs=1)
+    text = serve(engine, [Request(prompt, params)])[0].text
+    stop = next(text[i : i + 2] for i in range(12, 40) if REPLACEMENT not in text[i : i + 2])
+    engine.add_request(0, prompt, sampling(**{**params, "stop": [stop]}))
+    longest = 0
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            assert [entry.token_id for entry in output.logprobs] == list(output.new_token_ids)
+            longest = max(longest, len(output.new_token_ids))
+    assert output.finish_reason == "stop" and longest > 4
+
+
 def test_bad_stop_strings_are_refused_by_name(tmp_path: Path, paths: tuple[Path, Path]) -> None:
     engine = make_engine(paths[0])
     with pytest.raises(UnsupportedError, match=r"stop strings .* no token table"):
