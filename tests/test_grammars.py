@@ -18,7 +18,7 @@ from support.tiny_tokenizer import JSON_TEXT, VOCAB_SIZE, write_tiny_tokenizer
 from eagle31rt import grammars
 from eagle31rt.errors import InvalidArgumentError, ResourceError, UnsupportedError
 from eagle31rt.grammars import GrammarCompiler, GrammarConstraint
-from eagle31rt.structured_outputs import MAX_GRAMMAR_BYTES, MAX_REGEX_BYTES, StructuredOutputsParams
+from eagle31rt.structured_outputs import MAX_CHOICES, MAX_GRAMMAR_BYTES, MAX_REGEX_BYTES, StructuredOutputsParams
 
 pytest.importorskip("llguidance")
 EOS = 2
@@ -87,6 +87,16 @@ def test_what_is_let_through_matches(compiler: GrammarCompiler, tokenizer: Any, 
     assert ended
     for text in ended:
         assert matches(text), text
+
+
+def test_as_many_choices_as_are_allowed(compiler: GrammarCompiler, tokenizer: Any) -> None:
+    choices = [f"{number:04}" for number in range(MAX_CHOICES)]
+    assert random_text(constraint(compiler, choice=choices), tokenizer, 1) in choices
+    prefixes = constraint(compiler, choice=["ab", "abc", "a"])
+    a, b, c = (tokenizer.token_to_id(character) for character in "abc")
+    assert prefixes.accept(a) and allowed_ids(prefixes) == sorted([EOS, b])
+    assert prefixes.accept(b) and allowed_ids(prefixes) == sorted([EOS, c])
+    assert prefixes.accept(c) and prefixes.is_finished()
 
 
 def test_whitespace_options(compiler: GrammarCompiler, tokenizer: Any) -> None:

@@ -231,7 +231,10 @@ def _source(params: StructuredOutputsParams) -> str:
             options["whitespace_pattern"] = params.whitespace_pattern
         return json.dumps([json.loads(params.schema_text()), options])
     if params.kind == "choice":
-        return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in params.choice or ())
+        # As one terminal: alternatives of a rule cost the parser an item each in every step.
+        return "start: CHOICE\nCHOICE: " + " | ".join(
+            json.dumps(one, ensure_ascii=False) for one in params.choice or ()
+        )
     return str(getattr(params, params.kind))
 
 
