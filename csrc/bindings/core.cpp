@@ -109,7 +109,7 @@ py::dict profile_dict(const EngineProfile& profile) {
   return py::dict(py::arg("num_steps") = profile.num_steps, py::arg("step") = profile.step,
                   py::arg("linear") = profile.linear, py::arg("attention") = profile.attention,
                   py::arg("logits") = profile.logits, py::arg("draft") = profile.draft,
-                  py::arg("other") = profile.other);
+                  py::arg("other") = profile.other, py::arg("scheduling") = profile.scheduling);
 }
 
 // Python sees signals between its own instructions only, so all outputs are in the outbox before a handler can raise.
@@ -147,6 +147,7 @@ void bind_engine(py::module_& module) {
       .def("step", &Engine::step, release)
       .def("step_into", &step_into, py::arg("outbox"))
       .def("step_simple", &Engine::step_simple, release)
+      .def("swap_draft", &Engine::swap_draft, py::arg("directory"), release)
       .def("check", &Engine::check)
       .def_property_readonly("info", [](const Engine& engine) { return info_dict(engine.info()); })
       .def_property_readonly("stats", [](const Engine& engine) { return stats_dict(engine.stats()); })

@@ -1,4 +1,4 @@
-// Engines over the fake device.
+// Engines over the fake device, and what only tests do to an engine.
 #include <pybind11/pybind11.h>
 
 #include "base/check.h"
@@ -61,6 +61,7 @@ void bind_testing_fake_device(py::module_& module) {
         return new AsyncEngine(EngineAccess::make(config, {nullptr, &device, &kFakeOps}));
       },
       py::arg("config"), py::arg("device"), py::keep_alive<0, 2>(), py::return_value_policy::take_ownership);
+  module.def("preempt", &EngineAccess::preempt, py::arg("engine"), py::arg("request_id"));
 }
 
 }  // namespace eagle31rt

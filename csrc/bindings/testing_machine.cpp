@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "bindings/testing.h"
 #include "device/aligned_buffer.h"
+#include "device/cpu/available_memory.h"
 #include "device/cpu/thread_pool.h"
 #include "ops/ops.h"
 
@@ -166,6 +167,7 @@ uint32_t read_memory(const void* memory, size_t num_bytes) {
 
 void bind_testing_machine(pybind11::module_& module) {
   using pybind11::arg;
+  module.def("available_memory_bytes", &available_memory_bytes, arg("root") = "");
   using Unlocked = pybind11::call_guard<pybind11::gil_scoped_release>;
   module.def("read_bandwidth", read_bandwidth, arg("num_bytes"), arg("num_threads") = 0, Unlocked(),
              "Bytes per second of a plain read loop over num_bytes, num_threads at once (0 = physical cores).");

@@ -39,7 +39,7 @@ StepMemory make_memory(const DeviceModels& models, const DeviceStepConfig& confi
 DeviceRunner::DeviceRunner(const DeviceModels& models, DeviceStepConfig config)
     : models_(models),
       config_(std::move(config)),
-      state_(models.device, config_.max_num_seqs, pages_per_slot(config_),
+      state_(models.device, config_.max_num_seqs, pages_per_slot(config_), config_.page_size,
              models.draft == nullptr ? 0 : models.draft->config().hidden_size),
       memory_(make_memory(models, config_)),
       // Twice: requests with and without drafts may need a pass each.
@@ -55,12 +55,12 @@ void DeviceRunner::enter(const RequestState& request) {
   state_.enter(request.slot, {.pages = request.pages,
                               .length = request.length(),
                               .last_token = request.tokens.back(),
-                              .max_entries = request.max_kv_entries(),
-                              .is_drafting = request.is_drafting,
+                              .first_draft_entry = request.is_drafting ? request.first_draft_entry : 0,
                               .sampling = sampling_row(request, 0)});
 }
 
 void DeviceRunner::run(std::span<ScheduledRequest> decode, std::span<ScheduledRequest> prompts) {
+  for (const ScheduledRequest& entry : decode) state_.set_pages(entry.request->slot, entry.request->pages);
   // Without drafts every method is the plain sampler, so under another method such requests take a pass of their own.
   // They are few: a request whose last token is due, or that asked for no drafts.
   size_t first = 0;

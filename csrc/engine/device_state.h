@@ -1,10 +1,11 @@
 // What a device knows of the requests that it decodes, one entry for each slot: committed length, newest token, pages,
-// sampling parameters, and the last state of the draft. The host writes an entry when a request enters; from then on
-// steps on the device read and advance it (ops/step_rows).
+// sampling parameters, and the last state of the draft. The host writes an entry when a request enters, and later the
+// pages that it gets; steps on the device read and advance it (ops/step_rows).
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "device/device.h"
 #include "ops/step_rows/step_rows.h"
@@ -17,15 +18,16 @@ class DeviceState {
     std::span<const int32_t> pages;
     int32_t length;  // committed tokens
     int32_t last_token;
-    int32_t max_entries;  // KV entries that the request may write
-    bool is_drafting;
-    SamplingRow sampling;  // position is not used
+    int32_t first_draft_entry;  // 0: no draft follows the request
+    SamplingRow sampling;       // position is not used
   };
 
   // hidden_size: of the draft, 0 without one.
-  DeviceState(Device& device, int64_t num_slots, int32_t pages_per_slot, int64_t hidden_size);
+  DeviceState(Device& device, int64_t num_slots, int32_t pages_per_slot, int32_t page_size, int64_t hidden_size);
 
   void enter(int64_t slot, const Entry& entry);
+  // The pages of a request that has entered, all of them: what changed is written. They bound what it may write.
+  void set_pages(int64_t slot, std::span<const int32_t> pages);
 
   DecodeState view() const;
   int64_t num_slots() const { return num_slots_; }
@@ -41,8 +43,9 @@ class DeviceState {
 
   Device& device_;
   int64_t num_slots_;
-  int32_t page_table_stride_;
-  DeviceBuffer length_, last_token_, max_entries_, is_drafting_, sampling_, page_tables_, last_states_;
+  int32_t page_table_stride_, page_size_;
+  std::vector<std::vector<int32_t>> pages_;  // [num_slots] as the device has them
+  DeviceBuffer length_, last_token_, max_entries_, first_draft_entry_, sampling_, page_tables_, last_states_;
 };
 
 }  // namespace eagle31rt

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -27,6 +28,18 @@ const char* finish_reason_name(FinishReason reason) {
   }
   return "";
 }
+
+namespace {
+
+void set_deadline(RequestState& request, double timeout_seconds) {
+  if (timeout_seconds == 0) return;
+  constexpr double kLongest = 1e9;  // 30 years: more would overflow the clock
+  const std::chrono::duration<double> timeout(std::min(timeout_seconds, kLongest));
+  request.timeout_seconds = timeout_seconds;
+  request.deadline = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(timeout);
+}
+
+}  // namespace
 
 // Reads only what never changes after loading, since any thread may call it.
 void Engine::Impl::check_request(std::span<const int32_t> prompt, const SamplingParams& params,
@@ -61,7 +74,7 @@ void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prom
                                const RequestOptions& options) {
   check_not_lost();
   check_request(prompt, params, options);
-  E31_CHECK(ids_.count(request_id) == 0, kInvalidArgument, "request_id ", request_id, " is in use");
+  E31_CHECK(!scheduler_->contains(request_id), kInvalidArgument, "request_id ", request_id, " is in use");
   auto request = std::make_unique<RequestState>();
   request->id = request_id;
   request->tokens.assign(prompt.begin(), prompt.end());
@@ -83,8 +96,9 @@ void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prom
     request->prompt_logprobs[0].token_id = prompt[0];
   }
   request->metrics.num_accepted_tokens_per_position.assign(static_cast<size_t>(request->num_speculative_tokens), 0);
-  ids_.insert(request_id);
-  waiting_.push_back(std::move(request));
+  request->priority = options.priority;
+  set_deadline(*request, options.timeout_seconds);
+  scheduler_->add(std::move(request));
 }
 
 void Engine::Impl::set_token_table(TokenTable table) {
@@ -94,90 +108,17 @@ void Engine::Impl::set_token_table(TokenTable table) {
   token_table_ = std::make_shared<const TokenTable>(std::move(table));
 }
 
-// First come, first served. All pages that a request can ever need are taken at once, so that nobody who runs can be
-// starved of the next one.
-void Engine::Impl::admit(bool with_drafter) {
-  while (!waiting_.empty() && static_cast<int32_t>(running_.size()) < config_.max_num_seqs) {
-    RequestState& request = *waiting_.front();
-    if (!page_pool_->allocate(page_pool_->pages_for(request.max_kv_entries()), request.pages)) return;
-    if (with_drafter && drafter_ && request.num_speculative_tokens > 0) {
-      take_slot(request);
-      request.is_drafting = true;
-      drafter_->begin(request.slot);
-    }
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-  }
-}
-
-void Engine::Impl::release(RequestState& request) {
-  page_pool_->release(request.pages);
-  ids_.erase(request.id);
-  release_slot(request);
-}
-
-void Engine::Impl::take_slot(RequestState& request) {
-  request.slot = free_slots_.back();
-  free_slots_.pop_back();
-}
-
-void Engine::Impl::release_slot(RequestState& request) {
-  if (request.slot < 0) return;
-  if (drafter_) drafter_->release(request.slot);
-  free_slots_.push_back(request.slot);
-  request.slot = -1;
-  request.is_drafting = false;
-}
-
-void Engine::Impl::retire_finished() {
-  for (auto& request : running_) {
-    if (request->finished()) release(*request);
-  }
-  std::erase_if(running_, [](const auto& request) { return request->finished(); });
-}
-
-bool Engine::Impl::cancel(int64_t request_id) {
-  if (ids_.count(request_id) == 0) return false;
-  const auto is_it = [&](const auto& request) { return request->id == request_id; };
-  if (const auto found = std::find_if(running_.begin(), running_.end(), is_it); found != running_.end()) {
-    (*found)->finish_reason = FinishReason::kAbort;
-    retire_finished();
-    return true;
-  }
-  std::erase_if(waiting_, is_it);
-  ids_.erase(request_id);
-  return true;
-}
+bool Engine::Impl::cancel(int64_t request_id) { return scheduler_->cancel(request_id); }
 
 void Engine::Impl::check() const {
-  std::vector<bool> owned(static_cast<size_t>(page_pool_->num_pages()), false);
-  int64_t num_owned = 0;
-  for (const auto& request : running_) {
-    E31_INVARIANT(!request->finished());
-    E31_INVARIANT(request->num_computed < request->length());
-    E31_INVARIANT(request->length() < request->length_limit);
-    E31_INVARIANT(request->num_output_tokens() == 0 || request->decoding());
-    E31_INVARIANT(static_cast<int64_t>(request->pages.size()) == page_pool_->pages_for(request->max_kv_entries()));
-    for (int32_t page : request->pages) {
-      E31_INVARIANT(!owned[static_cast<size_t>(page)]);
-      owned[static_cast<size_t>(page)] = true;
-      ++num_owned;
-    }
-    if (drafter_ && request->slot >= 0) E31_INVARIANT(drafter_->num_observed(request->slot) == request->num_computed);
+  scheduler_->check();
+  if (!drafter_) return;
+  for (const auto& request : scheduler_->running()) {
+    if (request->is_drafting) E31_INVARIANT(drafter_->num_observed(request->slot) == request->num_computed);
   }
-  for (const auto& request : waiting_) E31_INVARIANT(request->pages.empty() && request->slot < 0);
-  E31_INVARIANT(num_owned + page_pool_->num_free() == page_pool_->num_pages());
-  E31_INVARIANT(ids_.size() == running_.size() + waiting_.size());
 }
 
-EngineStats Engine::Impl::stats() const {
-  EngineStats stats;
-  stats.num_running = static_cast<int64_t>(running_.size());
-  stats.num_waiting = static_cast<int64_t>(waiting_.size());
-  stats.num_pages = page_pool_->num_pages();
-  stats.num_used_pages = page_pool_->num_pages() - page_pool_->num_free();
-  return stats;
-}
+EngineStats Engine::Impl::stats() const { return scheduler_->stats(); }
 
 EngineProfile Engine::Impl::take_profile() {
   const auto time_of = [&](Work work) { return profiler_.nanoseconds[static_cast<size_t>(work)]; };
@@ -187,8 +128,11 @@ EngineProfile Engine::Impl::take_profile() {
   profile.logits = time_of(Work::kLogits);
   profile.draft = time_of(Work::kDraft);
   profile.other = profile.step - profile.linear - profile.attention - profile.logits - profile.draft;
+  if (profiler_of_passes() != nullptr) {
+    profile.scheduling = profile.step - passes_.nanoseconds[static_cast<size_t>(Work::kOther)];
+  }
   profile_ = {};
-  profiler_ = {};
+  profiler_ = passes_ = {};
   return profile;
 }
 
@@ -212,6 +156,7 @@ class Engine::Impl::Use {
 };
 
 Engine::Engine(const EngineConfig& config) : impl_(std::make_unique<Impl>(config, open_backend(config))) {}
+void EngineAccess::preempt(Engine& engine, int64_t request_id) { engine.impl_->preempt(request_id); }
 Engine EngineAccess::make(const EngineConfig& config, Backend backend) {
   Engine engine;
   engine.impl_ = std::make_unique<Engine::Impl>(config, std::move(backend));
@@ -252,6 +197,10 @@ std::vector<StepOutput> Engine::step_simple() {
 void Engine::check() const { impl_->check(); }
 EngineInfo Engine::info() const { return impl_->info(); }
 EngineStats Engine::stats() const { return impl_->stats(); }
+void Engine::swap_draft(const std::string& directory) {
+  const Impl::Use use(*impl_);
+  impl_->swap_draft(directory);
+}
 EngineProfile Engine::take_profile() { return impl_->take_profile(); }
 
 }  // namespace eagle31rt

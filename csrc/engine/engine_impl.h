@@ -1,14 +1,13 @@
-// Inside of Engine: what a step needs. Loading is in load.cpp, the batched step in step.cpp (state on the host) and
-// step_on_device.cpp (state on the device), the oracle in step_simple.cpp, the life of requests in engine.cpp.
+// Inside of Engine: what a step needs. Loading is in load.cpp and swap_draft.cpp, who runs in scheduler.cpp, the
+// batched step in step.cpp (state on the host) and step_on_device.cpp (state on the device), the oracle in
+// step_simple.cpp.
 #pragma once
 
 #include <unistd.h>
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "device/execution_context.h"
@@ -18,6 +17,7 @@
 #include "engine/request_state.h"
 #include "engine/row_logprobs.h"
 #include "engine/row_processors.h"
+#include "engine/scheduler.h"
 #include "engine/step_batch.h"
 #include "engine/upload_buffer.h"
 #include "model/decoder.h"
@@ -36,9 +36,10 @@ struct Backend {
 // The backend that config.device names. Throws Error(kDevice) if it is not there.
 Backend open_backend(const EngineConfig& config);
 
-// Engines over devices that tests make.
+// Engines over devices that tests make, and what only tests do to an engine.
 struct EngineAccess {
   static Engine make(const EngineConfig& config, Backend backend);
+  static void preempt(Engine& engine, int64_t request_id);
 };
 
 class Engine::Impl {
@@ -53,46 +54,47 @@ class Engine::Impl {
                      const RequestOptions& options) const;
   void set_token_table(TokenTable table);
   bool cancel(int64_t request_id);
-  bool has_unfinished_requests() const { return !waiting_.empty() || !running_.empty(); }
+  void preempt(int64_t request_id) { scheduler_->preempt(request_id); }
+  bool has_unfinished_requests() const { return !scheduler_->empty() || !expired_.empty(); }
   std::vector<StepOutput> step();
   std::vector<StepOutput> step_simple();
   void check() const;
   EngineInfo info() const;
   EngineStats stats() const;
   EngineProfile take_profile();
+  void swap_draft(const std::string& directory);
 
  private:
-  using Requests = std::vector<std::unique_ptr<RequestState>>;
-
   // load.cpp
   void load_models();
+  DraftConfig read_draft_config(const std::string& directory, const DecoderConfig& target) const;
+  std::unique_ptr<EagleDraft> load_draft(const std::string& directory, const DraftConfig& config) const;
   void choose_length(const DecoderConfig& target);
   void make_step_loop();
+  std::unique_ptr<DeviceRunner> make_runner(EagleDraft* draft);
+  std::unique_ptr<Drafter> make_drafter(EagleDraft& draft);
   void make_pages();
+  void make_scheduler();
   int64_t available_kv_bytes() const;
 
-  // engine.cpp
-  void admit(bool with_drafter);
-  void retire_finished();
-  void release(RequestState& request);
-  void take_slot(RequestState& request);
-  void release_slot(RequestState& request);
-
   // step.cpp
-  std::vector<ScheduledRequest> schedule_decode();
-  void schedule_prefill(std::vector<ScheduledRequest>& scheduled);
+  // Null where a step is not timed inside.
+  Profiler* profiler_of_passes() { return context_.profiler == nullptr || runner_ ? nullptr : &passes_; }
+  void begin_drafting(const RequestState& request);
   void propose(std::vector<ScheduledRequest>& scheduled);
   void forward();
   void process_rows();
   void verify();
   std::vector<StepOutput> commit(std::span<ScheduledRequest> scheduled, const int32_t* emitted);
-  void observe(const std::vector<int32_t>& computed_before);
+  int32_t positions_to_observe(const RequestState& request) const;
+  void observe();
   void stop_drafting();
+  void expire();
+  std::vector<StepOutput> finish_step(std::vector<StepOutput> outputs, std::chrono::steady_clock::time_point start);
 
   // step_on_device.cpp
   std::vector<StepOutput> step_on_device();
-  std::vector<RequestState*> enter_running();
-  std::vector<StepOutput> fail_step(const std::string& reason, const std::unordered_set<const RequestState*>& failed);
+  std::vector<StepOutput> fail_step(const Schedule& schedule, const std::string& reason);
   void check_not_lost() const;
 
   const pid_t process_ = getpid();
@@ -106,6 +108,7 @@ class Engine::Impl {
   std::string lost_reason_;  // the device's state is gone; empty while it works
   ThreadPool pool_;
   Profiler profiler_;
+  Profiler passes_;  // kOther: all that a step does on the rows of the models
   ExecutionContext context_;
   ExecutionContext draft_context_;  // drafting is timed as a whole
 
@@ -118,15 +121,15 @@ class Engine::Impl {
   // One of two loops: state on the host, with a drafter if there is a draft, or on the device.
   std::unique_ptr<Drafter> drafter_;
   std::unique_ptr<DeviceRunner> runner_;
-  std::vector<int32_t> free_slots_;
-
-  std::deque<std::unique_ptr<RequestState>> waiting_;
-  Requests running_;
-  std::unordered_set<int64_t> ids_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<StepOutput> expired_;                // ended by a deadline, and not returned yet
   std::shared_ptr<const TokenTable> token_table_;  // null: no text
 
   // Buffers of a step.
   StepBatch batch_;
+  std::vector<int32_t> computed_before_;  // of each request of the batch
+  std::vector<Observation> observations_;
+  std::vector<DraftRequest> draft_requests_;
   Proposals proposals_;
   Scratch logits_, captured_;
   UploadBuffer upload_;

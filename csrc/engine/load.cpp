@@ -2,9 +2,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "base/check.h"
+#include "device/cpu/available_memory.h"
 #include "engine/config_check.h"
 #include "engine/engine_impl.h"
 #include "model/checkpoint.h"
@@ -21,17 +21,6 @@ std::string config_text(const std::string& directory) { return read_text_file(di
 std::string generation_config_text(const std::string& directory) {
   const std::string path = directory + "/generation_config.json";
   return file_exists(path) ? read_text_file(path) : std::string();
-}
-
-// Memory that new pages can take without pushing other processes out; 0 if the system does not tell.
-int64_t available_memory_bytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key, unit;
-  int64_t value = 0;
-  while (meminfo >> key >> value >> unit) {
-    if (key == "MemAvailable:") return value * 1024;
-  }
-  return 0;
 }
 
 DType chosen_dtype(const std::string& name, DType automatic) {
@@ -73,6 +62,7 @@ Engine::Impl::Impl(const EngineConfig& config, Backend backend)
   load_models();
   make_step_loop();
   make_pages();
+  make_scheduler();
 }
 
 void Engine::Impl::load_models() {
@@ -80,10 +70,7 @@ void Engine::Impl::load_models() {
       parse_decoder_config(config_text(config_.model), generation_config_text(config_.model), config_.model);
   // The draft's config decides what the target captures, and a wrong draft should be refused before weights are read.
   std::optional<DraftConfig> draft_config;
-  if (!config_.draft.empty()) {
-    const DraftOverrides overrides{config_.capture_layers, config_.layer_id_convention, config_.feedback};
-    draft_config = parse_draft_config(config_text(config_.draft), target_config, overrides, config_.draft);
-  }
+  if (!config_.draft.empty()) draft_config = read_draft_config(config_.draft, target_config);
   choose_length(target_config);
   weight_dtype_ = chosen_dtype(config_.dtype, target_config.dtype);
   kv_dtype_ = chosen_dtype(config_.kv_cache_dtype, weight_dtype_);
@@ -92,10 +79,18 @@ void Engine::Impl::load_models() {
   decoder_ = std::make_unique<Decoder>(target_config, std::move(target_weights),
                                        draft_config ? draft_config->capture_layers : std::vector<int32_t>(), device_,
                                        max_model_len_);
-  if (!draft_config) return;
-  DraftWeights draft_weights =
-      load_draft_weights(Checkpoint::open(config_.draft), *draft_config, target_config, weight_dtype_, device_);
-  draft_ = std::make_unique<EagleDraft>(*draft_config, std::move(draft_weights), *decoder_, device_, max_model_len_);
+  if (draft_config) draft_ = load_draft(config_.draft, *draft_config);
+}
+
+DraftConfig Engine::Impl::read_draft_config(const std::string& directory, const DecoderConfig& target) const {
+  const DraftOverrides overrides{config_.capture_layers, config_.layer_id_convention, config_.feedback};
+  return parse_draft_config(config_text(directory), target, overrides, directory);
+}
+
+std::unique_ptr<EagleDraft> Engine::Impl::load_draft(const std::string& directory, const DraftConfig& config) const {
+  DraftWeights weights =
+      load_draft_weights(Checkpoint::open(directory), config, decoder_->config(), weight_dtype_, device_);
+  return std::make_unique<EagleDraft>(config, std::move(weights), *decoder_, device_, max_model_len_);
 }
 
 void Engine::Impl::choose_length(const DecoderConfig& target) {
@@ -107,25 +102,45 @@ void Engine::Impl::choose_length(const DecoderConfig& target) {
 }
 
 void Engine::Impl::make_step_loop() {
-  for (int32_t slot = config_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
-  const bool draw = config_.draft_sample_method == "probabilistic";
   if (config_.decode_state == "device" || !device_.is_host()) {
-    const DeviceModels models{*decoder_, target_kv_, draft_.get(), draft_ ? &draft_kv_ : nullptr, context_, device_};
-    runner_ = std::make_unique<DeviceRunner>(
-        models, DeviceStepConfig{.max_num_seqs = config_.max_num_seqs,
-                                 .page_size = config_.page_size,
-                                 .max_model_len = max_model_len_,
-                                 .max_drafts = config_.num_speculative_tokens,
-                                 .max_prompt_rows = config_.max_num_batched_tokens,
-                                 .method = method_,
-                                 .draw_drafts = draw,
-                                 .rates = conditional_rates(config_.synthetic_acceptance_rates),
-                                 .use_graphs = device_.has_graphs() && !config_.enforce_eager});
+    runner_ = make_runner(draft_.get());
   } else if (draft_) {
-    drafter_ = std::make_unique<ChainDrafter>(
-        *draft_, draft_kv_,
-        ChainDrafter::Config{.num_slots = config_.max_num_seqs, .page_size = config_.page_size, .draw = draw});
+    drafter_ = make_drafter(*draft_);
   }
+}
+
+std::unique_ptr<DeviceRunner> Engine::Impl::make_runner(EagleDraft* draft) {
+  const DeviceModels models{*decoder_, target_kv_, draft, draft != nullptr ? &draft_kv_ : nullptr, context_, device_};
+  return std::make_unique<DeviceRunner>(models,
+                                        DeviceStepConfig{.max_num_seqs = config_.max_num_seqs,
+                                                         .page_size = config_.page_size,
+                                                         .max_model_len = max_model_len_,
+                                                         .max_drafts = config_.num_speculative_tokens,
+                                                         .max_prompt_rows = config_.max_num_batched_tokens,
+                                                         .method = method_,
+                                                         .draw_drafts = config_.draft_sample_method == "probabilistic",
+                                                         .rates = conditional_rates(config_.synthetic_acceptance_rates),
+                                                         .use_graphs = device_.has_graphs() && !config_.enforce_eager});
+}
+
+std::unique_ptr<Drafter> Engine::Impl::make_drafter(EagleDraft& draft) {
+  return std::make_unique<ChainDrafter>(draft, draft_kv_,
+                                        ChainDrafter::Config{.num_slots = config_.max_num_seqs,
+                                                             .page_size = config_.page_size,
+                                                             .draw = config_.draft_sample_method == "probabilistic"});
+}
+
+void Engine::Impl::make_scheduler() {
+  const Scheduler::Config config{.max_num_seqs = config_.max_num_seqs,
+                                 .max_num_batched_tokens = config_.max_num_batched_tokens,
+                                 .has_draft = draft_ != nullptr,
+                                 .enable_prefix_caching = config_.enable_prefix_caching};
+  Scheduler::Hooks hooks;
+  hooks.leave = [this](const RequestState& request) {
+    if (drafter_ && request.is_drafting) drafter_->release(request.slot);
+  };
+  hooks.copy_draft_page = [this](int32_t from, int32_t to) { draft_kv_.copy_page(from, to, device_); };
+  scheduler_ = std::make_unique<Scheduler>(config, *page_pool_, std::move(hooks));
 }
 
 // What the KV cache may take if nothing is said: everything else of the engine is allocated by now. 0: no limit known.
@@ -172,7 +187,7 @@ EngineInfo Engine::Impl::info() const {
   info.max_model_len = max_model_len_;
   info.page_size = config_.page_size;
   info.num_pages = page_pool_->num_pages();
-  info.num_free_pages = page_pool_->num_free();
+  info.num_free_pages = page_pool_->num_available();
   info.weight_bytes = decoder_->weights().num_bytes();
   info.target_kv_bytes = tokens * decoder_->kv_shape(kv_dtype_).bytes_per_token();
   info.eos_token_ids = decoder_->config().eos_token_ids;

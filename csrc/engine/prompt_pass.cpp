@@ -11,13 +11,7 @@ namespace eagle31rt {
 namespace {
 
 // As in spec/chain_drafter.cpp: the pair (feature p, token p + 1) is the draft's entry p + 1.
-constexpr int32_t kFirstVisibleEntry = 1;
 constexpr int32_t kPositionOffset = -1;
-
-// A request that ends with its first token is not followed: the pair of that token has no page.
-bool is_observed(const RequestState& request) {
-  return request.is_drafting && request.length_limit > request.prompt_length + 1;
-}
 
 DeviceBuffer make_ids(Device& device, int64_t count) { return {device, static_cast<size_t>(count) * sizeof(int32_t)}; }
 
@@ -40,7 +34,7 @@ PromptPass::PromptPass(const DeviceModels& models, const DeviceStepConfig& confi
 
 void PromptPass::launch(std::span<ScheduledRequest> chunks, int32_t* results) {
   std::stable_partition(chunks.begin(), chunks.end(),
-                        [](const ScheduledRequest& chunk) { return is_observed(*chunk.request); });
+                        [](const ScheduledRequest& chunk) { return chunk.request->is_drafting; });
   build(chunks);
   upload();
   const auto num_logit_rows = static_cast<int64_t>(logit_rows_.size());
@@ -80,7 +74,7 @@ void PromptPass::build(std::span<ScheduledRequest> chunks) {
   size_t most_pages = 0;
   for (const ScheduledRequest& chunk : chunks) most_pages = std::max(most_pages, chunk.request->pages.size());
   rows_.clear(static_cast<int32_t>(most_pages));
-  draft_rows_.clear(static_cast<int32_t>(most_pages));
+  draft_rows_.clear(static_cast<int32_t>(most_pages) + 1);  // the last pair of a request may read behind its pages
   for (auto* list : {&logit_rows_, &finishing_slots_, &masked_ids_, &sampled_slots_}) list->clear();
   sampling_.clear();
   masked_begin_.assign(1, 0);
@@ -101,9 +95,9 @@ void PromptPass::add_chunk(ScheduledRequest& chunk) {
   const auto tokens =
       std::span(request.tokens).subspan(static_cast<size_t>(request.num_computed), static_cast<size_t>(chunk.num_rows));
   rows_.add_request(tokens, request.pages, config_.page_size, request.num_computed, /*first_visible_entry=*/0,
-                    /*position_offset=*/0);
+                    /*position_offset=*/0, {.begin = request.first_owned_entry});
   if (chunk.needs_logits) add_sampled_row(chunk);
-  if (is_observed(request)) add_observation(chunk);
+  if (request.is_drafting) add_observation(chunk);
 }
 
 void PromptPass::add_sampled_row(ScheduledRequest& chunk) {
@@ -125,8 +119,10 @@ void PromptPass::add_observation(const ScheduledRequest& chunk) {
     next_tokens.push_back(0);
     sampled_slots_.push_back(request.slot);
   }
-  draft_rows_.add_request(next_tokens, request.pages, config_.page_size, request.num_computed + 1, kFirstVisibleEntry,
-                          kPositionOffset);
+  // The pair of a token that ends its request may have no page; nobody will read it.
+  const int32_t num_entries = static_cast<int32_t>(request.pages.size()) * config_.page_size;
+  draft_rows_.add_request(next_tokens, request.pages, config_.page_size, request.num_computed + 1,
+                          request.first_draft_entry, kPositionOffset, {.end = num_entries});
   last_rows_[static_cast<size_t>(request.slot)] = static_cast<int32_t>(draft_rows_.num_rows()) - 1;
 }
 

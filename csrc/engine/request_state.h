@@ -3,13 +3,16 @@
 //
 //   position of tokens[i]          i
 //   KV entries that are valid      [0, num_computed); the newest committed token has none yet and is fed next
-//   decoding                       num_computed == tokens.size() - 1
+//   decoding                       num_computed == tokens.size() - 1, and some token was put out
+//   recomputing                    less than that: the prompt, or after a preemption prompt and output
 //   output index of tokens[i]      i - prompt_length
 //
-// KV past num_computed is garbage (rejected drafts) and unreachable.
+// KV past num_computed is garbage (rejected drafts) and unreachable. A draft that follows the request has observed
+// positions [drafts_from, num_computed); entries before first_draft_entry of its KV do not exist for it.
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -32,11 +35,23 @@ struct RequestState {
   TokenHistory history;                        // kept if there are penalties
   std::vector<TokenLogprobs> prompt_logprobs;  // [prompt_length] until they are put out, if asked for
   int32_t num_speculative_tokens = 0;          // K of this request
+  std::unique_ptr<RequestText> text;           // null: no text is made
+  int32_t priority = 0;
+  int64_t arrival = 0;  // ascending
+  double timeout_seconds = 0;
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  bool was_admitted = false;      // before now
+  int32_t num_cached_tokens = 0;  // of the prompt, when it was first admitted
+
+  // While it runs.
   int32_t num_computed = 0;
   std::vector<int32_t> pages;
-  int32_t slot = -1;                  // the drafter's, or in the state of a device; -1 = none
-  bool is_drafting = false;           // the draft has followed it from its first token
-  std::unique_ptr<RequestText> text;  // null: no text is made
+  int32_t first_owned_entry = 0;  // KV entries before it are the prefix cache's and never written
+  int32_t num_published = 0;      // pages that are in the prefix cache
+  int32_t slot = -1;              // the drafter's, or in the state of a device; -1 = none, or run by step_simple()
+  bool is_drafting = false;       // the draft follows it
+  int32_t drafts_from = 0;
+  int32_t first_draft_entry = 1;
   FinishReason finish_reason = FinishReason::kNone;
   SpeculationMetrics metrics;
 
@@ -47,11 +62,32 @@ struct RequestState {
     return std::find(end_token_ids.begin(), end_token_ids.end(), token_id) != end_token_ids.end();
   }
   bool wants_prompt_logprobs() const { return params.num_prompt_logprobs >= 0 && num_output_tokens() == 0; }
+  // Rows that must be run before it decodes. The last row of a prompt yields its first token; after a preemption the
+  // newest token is fed by the first decode step, so that a round of drafts begins where it would have begun.
+  int32_t num_prefill_rows() const {
+    return num_output_tokens() > 0 ? length() - 1 - num_computed : length() - num_computed;
+  }
+  // The draft has a state to draft from: it observed something since it began.
+  bool can_draft() const { return is_drafting && num_computed > drafts_from; }
   bool finished() const { return finish_reason != FinishReason::kNone; }
   // Drafts that can still be emitted: the row after the last one yields a token as well.
   int32_t num_draft_tokens_wanted() const { return std::min(num_speculative_tokens, length_limit - length() - 1); }
   // KV entries over the whole life: the last token is never fed.
   int32_t max_kv_entries() const { return length_limit - 1; }
+  // KV entries for the next step with so many drafts. The entry of a draft has the index of the token that follows the
+  // position (model/eagle_draft.h), so a draft is one entry ahead.
+  int32_t kv_entries_for(int32_t num_drafts) const {
+    return std::min(length() + num_drafts + (is_drafting ? 1 : 0), max_kv_entries());
+  }
+  // KV entries that another request may build on.
+  int32_t num_shareable_entries() const { return std::min(num_computed, length() - 1); }
+
+  // Gives up everything that is bound to its pages.
+  void forget_computed() {
+    num_computed = first_owned_entry = num_published = drafts_from = 0;
+    first_draft_entry = 1;
+    is_drafting = false;
+  }
 };
 
 }  // namespace eagle31rt

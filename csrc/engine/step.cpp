@@ -1,17 +1,18 @@
 // The batched step:
 //
-//   1 admit      waiting requests for which there are pages
-//   2 schedule   one row for each decoding request, its drafts, and prompt chunks up to the row budget
-//   3 propose    the drafter fills in the drafts
-//   4 forward    the target runs all rows in one pass
-//   5 process    penalties, masks and the like, for each row with the drafts before it
-//   6 verify     every row is sampled; the walk decides what stands
-//   7 commit     token by token, the first end wins
-//   8 observe    the drafter's KV is rewritten from the true features of what stood
-//   9 retire     pages and slots of finished requests go back
+//   1 schedule   who runs, with how many rows and drafts (scheduler.h)
+//   2 propose    the drafter fills in the drafts
+//   3 forward    the target runs all rows in one pass
+//   4 process    penalties, masks and the like, for each row with the drafts before it
+//   5 verify     every row is sampled; the walk decides what stands
+//   6 commit     token by token, the first end wins
+//   7 observe    the drafter's KV is rewritten from the true features of what stood
+//   8 finish     full pages are published; pages and slots of finished requests go back
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <new>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/commit.h"
@@ -19,32 +20,14 @@
 
 namespace eagle31rt {
 
-std::vector<ScheduledRequest> Engine::Impl::schedule_decode() {
-  std::vector<ScheduledRequest> scheduled;
-  for (const auto& request : running_) {
-    if (!request->decoding()) continue;
-    const int32_t drafts = request->is_drafting ? request->num_draft_tokens_wanted() : 0;
-    scheduled.push_back({.request = request.get(), .num_rows = 1 + drafts, .num_drafts = drafts});
-  }
-  return scheduled;
-}
-
-// Prompts share a budget of rows of their own, in order of arrival: decode and draft rows do not take from it, so that
-// many requests that speculate can not starve a new one.
-void Engine::Impl::schedule_prefill(std::vector<ScheduledRequest>& scheduled) {
-  int32_t budget = config_.max_num_batched_tokens;
-  for (const auto& request : running_) {
-    if (request->decoding() || budget == 0) continue;
-    const int32_t remaining = request->prompt_length - request->num_computed;
-    const int32_t rows = std::min(remaining, budget);
-    scheduled.push_back({.request = request.get(), .num_rows = rows, .needs_logits = rows == remaining});
-    budget -= rows;
-  }
+void Engine::Impl::begin_drafting(const RequestState& request) {
+  if (request.is_drafting) drafter_->begin(request.slot, request.num_computed, request.first_draft_entry);
 }
 
 void Engine::Impl::propose(std::vector<ScheduledRequest>& scheduled) {
   const ScopedTimer timer(context_.profiler, Work::kDraft);
-  std::vector<DraftRequest> wanted;
+  std::vector<DraftRequest>& wanted = draft_requests_;
+  wanted.clear();
   for (ScheduledRequest& entry : scheduled) {
     if (entry.num_drafts == 0) continue;
     const RequestState& request = *entry.request;
@@ -61,7 +44,7 @@ void Engine::Impl::propose(std::vector<ScheduledRequest>& scheduled) {
 
 void Engine::Impl::forward() {
   bool capture = false;
-  for (const ScheduledRequest& entry : batch_.scheduled()) capture |= entry.request->slot >= 0;
+  for (const ScheduledRequest& entry : batch_.scheduled()) capture |= entry.request->is_drafting;
   const int64_t num_logit_rows = static_cast<int64_t>(batch_.logit_rows().size());
   const Decoder::Output output{
       .logits = logits_.get(num_logit_rows * decoder_->config().vocab_size),
@@ -105,6 +88,7 @@ std::vector<StepOutput> Engine::Impl::commit(std::span<ScheduledRequest> schedul
       continue;
     }
     StepOutput& output = outputs.emplace_back();
+    output.num_cached_tokens = request.num_cached_tokens;
     if (entry.num_accepted < 0 && entry.error.empty()) entry.error = no_finite_logit(request);
     if (!entry.error.empty()) {
       commit_error(request, entry.error, output);
@@ -122,20 +106,29 @@ std::vector<StepOutput> Engine::Impl::commit(std::span<ScheduledRequest> schedul
   return outputs;
 }
 
-void Engine::Impl::observe(const std::vector<int32_t>& computed_before) {
+// Up to which position the drafter observes the request. One that has ended is observed only where that completes a
+// page that it leaves to the prefix cache.
+int32_t Engine::Impl::positions_to_observe(const RequestState& request) const {
+  if (!request.finished()) return request.num_computed;
+  if (!config_.enable_prefix_caching) return 0;
+  return request.num_shareable_entries() / config_.page_size * config_.page_size - 1;
+}
+
+void Engine::Impl::observe() {
   const ScopedTimer timer(context_.profiler, Work::kDraft);
-  std::vector<Observation> observations;
+  std::vector<Observation>& observations = observations_;
+  observations.clear();
   for (size_t i = 0; i < batch_.scheduled().size(); ++i) {
     const RequestState& request = *batch_.scheduled()[i].request;
-    if (request.slot < 0 || request.finished()) continue;
-    const int32_t first = computed_before[i];
+    const int32_t first = computed_before_[i], end = positions_to_observe(request);
+    if (!request.is_drafting || end <= first) continue;
     const int64_t first_row = batch_.forward().row_begin[i];
-    observations.push_back({.slot = request.slot,
-                            .pages = request.pages,
-                            .first_position = first,
-                            .captured = captured_.data() + first_row * decoder_->captured_size(),
-                            .next_tokens = {&request.tokens[static_cast<size_t>(first + 1)],
-                                            static_cast<size_t>(request.num_computed - first)}});
+    observations.push_back(
+        {.slot = request.slot,
+         .pages = request.pages,
+         .first_position = first,
+         .captured = captured_.data() + first_row * decoder_->captured_size(),
+         .next_tokens = {&request.tokens[static_cast<size_t>(first + 1)], static_cast<size_t>(end - first)}});
   }
   if (observations.empty()) return;
   try {
@@ -151,31 +144,58 @@ void Engine::Impl::observe(const std::vector<int32_t>& computed_before) {
 // The tokens of this step are committed, so they must come out. Without memory to follow them the requests of the batch
 // go on as plain decoding does, with the same ids.
 void Engine::Impl::stop_drafting() {
-  for (const ScheduledRequest& entry : batch_.scheduled()) release_slot(*entry.request);
+  for (const ScheduledRequest& entry : batch_.scheduled()) {
+    RequestState& request = *entry.request;
+    if (std::exchange(request.is_drafting, false)) drafter_->release(request.slot);
+  }
+}
+
+void Engine::Impl::expire() {
+  for (StepOutput& output : scheduler_->expire(std::chrono::steady_clock::now())) {
+    expired_.push_back(std::move(output));
+  }
+}
+
+std::vector<StepOutput> Engine::Impl::finish_step(std::vector<StepOutput> outputs,
+                                                  std::chrono::steady_clock::time_point start) {
+  scheduler_->finish_step();
+  outputs.insert(outputs.end(), std::move_iterator(expired_.begin()), std::move_iterator(expired_.end()));
+  expired_.clear();
+  profile_.num_steps += 1;
+  profile_.step += (std::chrono::steady_clock::now() - start).count();
+  return outputs;
 }
 
 std::vector<StepOutput> Engine::Impl::step() {
   if (runner_) return step_on_device();
   const auto start = std::chrono::steady_clock::now();
-  admit(/*with_drafter=*/true);
-  if (running_.empty()) return {};
-  std::vector<ScheduledRequest> scheduled = schedule_decode();
-  schedule_prefill(scheduled);
-  propose(scheduled);
+  expire();
+  Schedule schedule = scheduler_->schedule();
+  if (schedule.empty()) return std::exchange(expired_, {});
+  for (const RequestState* request : schedule.entered) begin_drafting(*request);
+  std::vector<ScheduledRequest>& scheduled = schedule.decode;
+  {
+    const ScopedTimer timer(profiler_of_passes(), Work::kOther);
+    propose(scheduled);
+  }
+  scheduled.insert(scheduled.end(), schedule.prompts.begin(), schedule.prompts.end());
   batch_.build(std::move(scheduled), proposals_, config_.page_size);
-  std::vector<int32_t> computed_before;
-  for (const ScheduledRequest& entry : batch_.scheduled()) computed_before.push_back(entry.request->num_computed);
-  forward();
-  process_rows();
-  verify();
-  logprobs_.choose(batch_.emitted(), context_);
-  logprobs_.take();
+  computed_before_.clear();
+  for (const ScheduledRequest& entry : batch_.scheduled()) computed_before_.push_back(entry.request->num_computed);
+  {
+    const ScopedTimer timer(profiler_of_passes(), Work::kOther);
+    forward();
+    process_rows();
+    verify();
+    logprobs_.choose(batch_.emitted(), context_);
+    logprobs_.take();
+  }
   std::vector<StepOutput> outputs = commit(batch_.scheduled(), batch_.emitted());
-  observe(computed_before);
-  retire_finished();
-  profile_.num_steps += 1;
-  profile_.step += (std::chrono::steady_clock::now() - start).count();
-  return outputs;
+  {
+    const ScopedTimer timer(profiler_of_passes(), Work::kOther);
+    observe();
+  }
+  return finish_step(std::move(outputs), start);
 }
 
 }  // namespace eagle31rt

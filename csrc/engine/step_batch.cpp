@@ -62,7 +62,8 @@ void StepBatch::add_rows(ScheduledRequest& scheduled, const Proposals& proposals
   std::vector<int32_t> fed(request.tokens.begin() + first, request.tokens.begin() + first + num_known);
   fed.insert(fed.end(), drafts, drafts + scheduled.num_drafts);
   const int32_t first_row = static_cast<int32_t>(forward_.num_rows());
-  forward_.add_request(fed, request.pages, page_size, first, /*first_visible_entry=*/0, /*position_offset=*/0);
+  forward_.add_request(fed, request.pages, page_size, first, /*first_visible_entry=*/0, /*position_offset=*/0,
+                       {.begin = request.first_owned_entry});
   if (!scheduled.needs_logits) return;
 
   scheduled.first_logit_row = static_cast<int32_t>(logit_rows_.size());

@@ -1,5 +1,8 @@
 // The oracle of step(): the oldest request alone, its whole prompt in one pass, then one token a call; no drafts, no
 // batch, no chunks. step() must give the same ids.
+#include <iterator>
+#include <utility>
+
 #include "base/check.h"
 #include "engine/commit.h"
 #include "engine/engine_impl.h"
@@ -10,9 +13,10 @@ namespace eagle31rt {
 
 std::vector<StepOutput> Engine::Impl::step_simple() {
   check_not_lost();
-  admit(/*with_drafter=*/false);
-  if (running_.empty()) return {};
-  RequestState& request = *running_.front();
+  expire();
+  RequestState* oldest = scheduler_->schedule_alone();
+  if (oldest == nullptr) return std::exchange(expired_, {});
+  RequestState& request = *oldest;
   E31_CHECK(request.slot < 0, kInvalidArgument, "request ", request.id,
             " was begun by step(); step_simple() takes requests of its own");
 
@@ -67,7 +71,9 @@ std::vector<StepOutput> Engine::Impl::step_simple() {
   if (token < 0) entry.num_accepted = -1;
   logprobs_.take();
   std::vector<StepOutput> outputs = commit({&entry, 1}, &token);
-  retire_finished();
+  scheduler_->finish_step();
+  outputs.insert(outputs.end(), std::move_iterator(expired_.begin()), std::move_iterator(expired_.end()));
+  expired_.clear();
   return outputs;
 }
 

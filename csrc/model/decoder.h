@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "model/config.h"
@@ -34,6 +35,9 @@ class Decoder {
                ExecutionContext& context);
   // After this, passes of up to so many rows allocate nothing.
   void reserve(int64_t num_rows, int64_t num_logit_rows);
+
+  const std::vector<int32_t>& capture_layers() const { return capture_layers_; }
+  void set_capture_layers(std::vector<int32_t> layers) noexcept { capture_layers_ = std::move(layers); }
 
   const DecoderConfig& config() const { return config_; }
   const DecoderWeights& weights() const { return weights_; }

@@ -31,14 +31,19 @@ void ForwardBatch::clear(int32_t new_page_table_stride) {
 }
 
 void ForwardBatch::add_request(std::span<const int32_t> tokens, std::span<const int32_t> pages, int32_t page_size,
-                               int32_t first_entry, int32_t first_visible_entry, int32_t position_offset) {
+                               int32_t first_entry, int32_t first_visible_entry, int32_t position_offset,
+                               const EntryRange& writable) {
   E31_INVARIANT(static_cast<int32_t>(pages.size()) <= page_table_stride);
   for (size_t row = 0; row < tokens.size(); ++row) {
     const int32_t entry = first_entry + static_cast<int32_t>(row);
-    const size_t page = static_cast<size_t>(entry / page_size);
-    E31_INVARIANT(page < pages.size());
     token_ids.push_back(tokens[row]);
     positions.push_back(entry + position_offset);
+    if (entry < writable.begin || entry >= writable.end) {
+      slots.push_back(-1);
+      continue;
+    }
+    const size_t page = static_cast<size_t>(entry / page_size);
+    E31_INVARIANT(page < pages.size());
     slots.push_back(int64_t{pages[page]} * page_size + entry % page_size);
   }
   row_begin.push_back(static_cast<int32_t>(token_ids.size()));

@@ -22,10 +22,16 @@ struct BatchView {
   int64_t num_requests;
 };
 
+// KV entries that a request may write.
+struct EntryRange {
+  int32_t begin = 0;
+  int32_t end = INT32_MAX;
+};
+
 struct ForwardBatch {
   std::vector<int32_t> token_ids;     // [num_rows]
   std::vector<int32_t> positions;     // [num_rows] rotary positions
-  std::vector<int64_t> slots;         // [num_rows] KV slot that the row writes: page * page_size + offset
+  std::vector<int64_t> slots;         // [num_rows] KV slot that the row writes: page * page_size + offset; -1: none
   std::vector<int32_t> row_begin{0};  // [num_requests + 1]
   std::vector<int32_t> kv_begin;      // [num_requests] first visible KV index
   std::vector<int32_t> kv_length;     // [num_requests] KV entries before the request's first row
@@ -39,9 +45,11 @@ struct ForwardBatch {
   void clear(int32_t new_page_table_stride);
 
   // Appends a request whose first row writes KV entry `first_entry`. `position_offset` is added to the KV index to give
-  // the rotary position (0 for a target; -1 for a draft, whose entry p + 1 holds position p).
+  // the rotary position (0 for a target; -1 for a draft, whose entry p + 1 holds position p). Rows of entries outside
+  // of `writable` write nothing.
   void add_request(std::span<const int32_t> tokens, std::span<const int32_t> pages, int32_t page_size,
-                   int32_t first_entry, int32_t first_visible_entry, int32_t position_offset);
+                   int32_t first_entry, int32_t first_visible_entry, int32_t position_offset,
+                   const EntryRange& writable = {});
 };
 
 }  // namespace eagle31rt

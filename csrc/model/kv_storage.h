@@ -3,6 +3,7 @@
 // zeroed, for the reason given in scratch.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -41,6 +42,19 @@ class KvStorage {
 
   const KvCacheView& layer(int32_t index) const { return views_[static_cast<size_t>(index)]; }
   const KvShape& shape() const { return shape_; }
+
+  // Keys and values of a whole page, of all layers.
+  void copy_page(int32_t from, int32_t to, Device& device) {
+    for (const KvCacheView& view : views_) {
+      const int64_t elements = int64_t{view.page_size} * view.num_kv_heads * view.head_dim;
+      const auto num_bytes = static_cast<size_t>(elements * dtype_size(view.dtype));
+      for (void* array : {view.key, view.value}) {
+        auto* bytes = static_cast<std::byte*>(array);
+        device.copy(bytes + num_bytes * static_cast<size_t>(to), bytes + num_bytes * static_cast<size_t>(from),
+                    num_bytes);
+      }
+    }
+  }
 
  private:
   KvShape shape_;

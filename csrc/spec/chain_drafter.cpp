@@ -11,7 +11,6 @@ namespace eagle31rt {
 namespace {
 
 // The pair (feature p, token p + 1) is KV entry p + 1; entry 0 is never written and never visible.
-constexpr int32_t kFirstVisibleEntry = 1;
 constexpr int32_t kPositionOffset = -1;
 
 void copy_row(float* destination, const float* source, int64_t size) {
@@ -28,14 +27,16 @@ int32_t most_pages(std::span<const Request> requests) {
 }  // namespace
 
 ChainDrafter::ChainDrafter(EagleDraft& draft, KvStorage& kv, const Config& config)
-    : draft_(draft), kv_(kv), config_(config), slots_(static_cast<size_t>(config.num_slots)) {}
+    : draft_(draft), kv_(kv), config_(config), slots_(static_cast<size_t>(config.num_slots)) {
+  for (Slot& each : slots_) each.last_state.resize(static_cast<size_t>(draft.config().hidden_size));
+}
 
-void ChainDrafter::begin(int32_t index) {
-  E31_INVARIANT(!slot(index).in_use);
+void ChainDrafter::begin(int32_t index, int32_t num_observed, int32_t first_visible_entry) {
+  E31_INVARIANT(!slot(index).in_use && first_visible_entry >= 1);
   slot(index).in_use = true;
-  slot(index).num_observed = 0;
+  slot(index).num_observed = num_observed;
+  slot(index).first_visible_entry = first_visible_entry;
   slot(index).num_proposed = 0;
-  slot(index).last_state.resize(static_cast<size_t>(draft_.config().hidden_size));
 }
 
 void ChainDrafter::observe(std::span<const Observation> observations, ExecutionContext& context) {
@@ -47,7 +48,7 @@ void ChainDrafter::observe(std::span<const Observation> observations, ExecutionC
     E31_INVARIANT(slot(observation.slot).in_use);
     E31_INVARIANT(slot(observation.slot).num_observed == observation.first_position);
     batch_.add_request(observation.next_tokens, observation.pages, config_.page_size, observation.first_position + 1,
-                       kFirstVisibleEntry, kPositionOffset);
+                       slot(observation.slot).first_visible_entry, kPositionOffset);
   }
   // Rejected rows lie between the requests' features: close up, so that fc is streamed once for all of them.
   float* captured = captured_.get(batch_.num_rows() * captured_size);
@@ -130,7 +131,7 @@ void ChainDrafter::advance(std::span<const DraftRequest> requests, const Proposa
     }
     const size_t previous = index * static_cast<size_t>(proposals.max_tokens) + static_cast<size_t>(step - 1);
     batch_.add_request({&proposals.token_ids[previous], 1}, request.pages, config_.page_size,
-                       slot(request.slot).num_observed + step, kFirstVisibleEntry, kPositionOffset);
+                       slot(request.slot).num_observed + step, slot(request.slot).first_visible_entry, kPositionOffset);
     active_[remaining++] = index;
   }
   active_.resize(remaining);

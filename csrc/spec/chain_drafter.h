@@ -24,7 +24,7 @@ class ChainDrafter : public Drafter {
 
   ChainDrafter(EagleDraft& draft, KvStorage& kv, const Config& config);
 
-  void begin(int32_t slot) override;
+  void begin(int32_t slot, int32_t num_observed = 0, int32_t first_visible_entry = 1) override;
   void observe(std::span<const Observation> observations, ExecutionContext& context) override;
   void propose(std::span<const DraftRequest> requests, Proposals& proposals, ExecutionContext& context) override;
   void accept(int32_t slot, int32_t num_accepted) override;
@@ -35,6 +35,7 @@ class ChainDrafter : public Drafter {
   struct Slot {
     bool in_use = false;
     int32_t num_observed = 0;
+    int32_t first_visible_entry = 1;
     int32_t num_proposed = 0;
     std::vector<float> last_state;  // [hidden_size] layer output of the last observed slot
   };

@@ -1,6 +1,8 @@
 // The speculation life-cycle, one interface for every way to draft.
 //
-//   begin    a request takes a slot; nothing is known of it
+//   begin    a request takes a slot; what it observes first is the position after num_observed others, of which the
+//   draft
+//            KV from first_visible_entry on is there
 //   observe  true target features of verified positions and the token that follows each; always called for verified
 //            positions of a drafting request, in order and without a gap, also when nothing will be proposed next
 //   propose  drafts for the requests that want some; state written while proposing is provisional
@@ -48,12 +50,12 @@ struct Proposals {
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  virtual void begin(int32_t slot) = 0;
+  virtual void begin(int32_t slot, int32_t num_observed = 0, int32_t first_visible_entry = 1) = 0;
   virtual void observe(std::span<const Observation> observations, ExecutionContext& context) = 0;
   virtual void propose(std::span<const DraftRequest> requests, Proposals& proposals, ExecutionContext& context) = 0;
   virtual void accept(int32_t slot, int32_t num_accepted) = 0;
   virtual void release(int32_t slot) = 0;
-  // Positions whose true features were observed.
+  // Positions whose true features were observed, by this request or by those whose pages it shares.
   virtual int32_t num_observed(int32_t slot) const = 0;
 };
 

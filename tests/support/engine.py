@@ -20,6 +20,8 @@ class Request:
     params: dict[str, Any] = field(default_factory=dict)  # of SamplingParams; constraint: a function that makes one
     arrival: int = 0  # the step before which it is added
     cancel_at: int | None = None  # the step before which it is cancelled
+    priority: int = 0  # lower runs first
+    preempt_at: tuple[int, ...] = ()  # the steps before which it is preempted, if it runs
 
 
 Logprobs = tuple[int, float, int, list[int], list[float]]  # id, log-probability, rank; most probable ids and theirs
@@ -40,6 +42,7 @@ class Result:
     num_accepted_tokens_per_position: list[int] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
     prompt_logprobs: list[Logprobs] = field(default_factory=list)
+    num_cached_tokens: int = 0
 
     @property
     def outcome(self) -> tuple[list[int], str, int]:
@@ -73,6 +76,14 @@ def sampling(**changes: Any) -> _core.SamplingParams:
     return params
 
 
+def options(**changes: Any) -> _core.RequestOptions:
+    result = _core.RequestOptions()
+    for name, value in changes.items():
+        assert hasattr(result, name), f"RequestOptions has no field {name}"
+        setattr(result, name, value)
+    return result
+
+
 def random_prompt(length: int, seed: int = 3) -> list[int]:
     """Ids of the constructed pair's vocabulary (support.successor), without its special ones."""
     ids: list[int] = np.random.default_rng(seed).integers(3, 96, length).tolist()
@@ -100,6 +111,7 @@ def record(result: Result, output: _core.StepOutput) -> None:
     if output.prompt_logprobs:
         assert not result.prompt_logprobs, f"request {output.request_id} has prompt_logprobs twice"
         result.prompt_logprobs = [_logprobs(entry) for entry in output.prompt_logprobs]
+    result.num_cached_tokens = output.num_cached_tokens
     metrics = output.metrics
     assert metrics.num_drafts >= result.num_drafts and metrics.num_accepted_tokens >= result.num_accepted_tokens
     result.num_drafts, result.num_draft_tokens = metrics.num_drafts, metrics.num_draft_tokens
@@ -118,11 +130,15 @@ def serve(engine: _core.Engine, requests: Sequence[Request], simple: bool = Fals
     while waiting or engine.has_unfinished_requests():
         while waiting and requests[waiting[0]].arrival <= step:
             index = waiting.pop(0)
-            engine.add_request(index, requests[index].prompt, sampling(**requests[index].params))
+            request = requests[index]
+            engine.add_request(index, request.prompt, sampling(**request.params), options(priority=request.priority))
         for index in [i for i, at in cancels.items() if at <= step and i not in waiting]:
             del cancels[index]
             if engine.cancel(index):
                 assert results[index].finish_reason == "", f"request {index} was cancelled after its end"
+        for index, request in enumerate(requests):
+            if step in request.preempt_at:
+                _testing.preempt(engine, index)
         outputs = engine.step_simple() if simple else engine.step()
         engine.check()
         assert len({output.request_id for output in outputs}) == len(outputs), "two outputs of one request in a step"

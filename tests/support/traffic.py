@@ -92,7 +92,7 @@ def plain(request: Request) -> Request:
 def _requests(draw: st.DrawFn) -> Request:
     """Half of the requests are greedy; prompts are short or near a page edge, sometimes close to max_model_len."""
     length = draw(st.sampled_from([1, 2, 5, 15, 16, 17, 31, 33, 70]))
-    prompt = np.random.default_rng(draw(st.integers(0, 40))).integers(0, 96, length).tolist()
+    prompt = np.random.default_rng(draw(st.integers(0, 7))).integers(0, 96, length).tolist()  # a prefix of 70 ids
     params: dict[str, Any] = {
         "max_tokens": draw(st.sampled_from([1, 2, 3, 7, 16, 24, 40])),
         "num_speculative_tokens": draw(st.integers(-1, MAX_DRAFTS)),
@@ -107,7 +107,10 @@ def _requests(draw: st.DrawFn) -> Request:
     if draw(st.integers(0, 3)) == 0:
         params["min_tokens"] = draw(st.integers(0, params["max_tokens"]))
     cancel = draw(st.integers(0, 12)) if draw(st.integers(0, 9)) == 0 else None
-    return Request(prompt, params, arrival=draw(st.sampled_from([0, 0, 0, 1, 2, 5, 9])), cancel_at=cancel)
+    arrival = draw(st.sampled_from([0, 0, 0, 1, 2, 5, 9]))
+    priority = draw(st.sampled_from([0, 0, 0, -3, 7]))
+    preempt_at = draw(st.sampled_from([(), (), (2,), (1, 4, 6), tuple(range(3, 40, 3))]))
+    return Request(prompt, params, arrival, cancel, priority, preempt_at)
 
 
 @st.composite
@@ -119,6 +122,7 @@ def traffic(draw: st.DrawFn) -> Traffic:
         "page_size": draw(st.sampled_from([1, 16])),
         "max_num_seqs": draw(st.sampled_from([1, 2, 4, 16])),
         "max_num_batched_tokens": draw(st.sampled_from([1, 7, 40, 512])),
+        "enable_prefix_caching": draw(st.sampled_from([True, True, False])),
         "num_threads": draw(st.sampled_from([1, 1, 2])),
         "sequences": draw(st.sampled_from([1, 3, 16])),  # room in the KV pool
     }

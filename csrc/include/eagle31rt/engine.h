@@ -114,6 +114,8 @@ struct EngineProfile {
   int64_t logits = 0;     // last norm, head, sampling and verification
   int64_t draft = 0;      // observing and proposing
   int64_t other = 0;      // step minus all of these
+  // Step minus drafting, forward pass and verification as wholes: schedule, packing, commit, events, pages.
+  int64_t scheduling = 0;
 };
 
 class Engine {
@@ -146,7 +148,12 @@ class Engine {
   // be mixed in.
   std::vector<StepOutput> step_simple();
 
-  // Throws Error(kInternal) if an invariant of requests, pages or draft state is broken.
+  // Replaces the draft between two steps; `directory` is read and checked as at loading, with the overrides of the
+  // config. Running requests go on with the same ids, and are drafted for from here on. Throws Error (kCheckpoint,
+  // kUnsupported, kInvalidArgument: also if there was no draft, kResource) and keeps the old draft.
+  void swap_draft(const std::string& directory);
+
+  // Throws Error(kInternal) if an invariant of requests, pages, prefix cache or draft state is broken.
   void check() const;
   EngineInfo info() const;
   EngineStats stats() const;

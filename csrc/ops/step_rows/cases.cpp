@@ -76,8 +76,8 @@ class StepRowsCase : public OpCase {
     drawn_ids_.push_back(draw(kToken, kDraftVocabSize) - 1);
     length_[slot] = 1 + draw(kLength, 24);
     last_token_[slot] = draw(kToken + 100, kVocabSize);
-    max_entries_[slot] = length_[slot] + draw(kLength + 100, 6);  // some rows lie behind them
-    is_drafting_[slot] = draw(kDrafts + 100, 4) > 0;
+    max_entries_[slot] = length_[slot] + draw(kLength + 100, 6);                 // some rows lie behind them
+    first_draft_entry_[slot] = std::min(draw(kDrafts + 100, 4), length_[slot]);  // 0: not followed
     sampling_[slot] = {0.25f * static_cast<float>(1 + draw(kSampling, 4)),
                        draw(kSampling + 100, 9),
                        0.9f,
@@ -109,7 +109,7 @@ class StepRowsCase : public OpCase {
          {&request_slots_, &num_drafts_, &drawn_ids_, &num_accepted_, &page_table_, &emitted_, &draft_ids_}) {
       list->clear();
     }
-    for (auto* list : {&length_, &last_token_, &max_entries_, &is_drafting_}) list->assign(num_slots, 5);
+    for (auto* list : {&length_, &last_token_, &max_entries_, &first_draft_entry_}) list->assign(num_slots, 5);
     request_of_slot_.assign(num_slots, -1);
     last_rows_.assign(num_slots, -3);
     sampling_.assign(num_slots, {});
@@ -129,8 +129,8 @@ class StepRowsCase : public OpCase {
   StepRowsParams params() {
     StepRowsParams params{};
     params.mode = variant_.mode;
-    params.state = {length_.data(),      last_token_.data(), max_entries_.data(),
-                    is_drafting_.data(), sampling_.data(),   num_real() + kIdleSlots};
+    params.state = {length_.data(),   last_token_.data(),     max_entries_.data(), first_draft_entry_.data(),
+                    sampling_.data(), num_real() + kIdleSlots};
     params.rows = {variant_.observes ? token_ids_.data() : nullptr,
                    positions_.data(),
                    kv_slots_.data(),
@@ -201,8 +201,8 @@ class StepRowsCase : public OpCase {
   Variant variant_;
   std::vector<uint64_t> row_ids_;
   Array<int32_t> map_, request_slots_, request_of_slot_, num_drafts_, drawn_ids_, num_accepted_, page_table_, emitted_,
-      draft_ids_, length_, last_token_, max_entries_, is_drafting_, last_rows_, token_ids_, positions_, row_begin_,
-      kv_begin_, kv_length_, results_;
+      draft_ids_, length_, last_token_, max_entries_, first_draft_entry_, last_rows_, token_ids_, positions_,
+      row_begin_, kv_begin_, kv_length_, results_;
   Array<int64_t> kv_slots_;
   Array<float> rates_, row_rates_;
   Array<SamplingRow> sampling_, row_sampling_;

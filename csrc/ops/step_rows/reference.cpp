@@ -59,7 +59,7 @@ void draft(const StepRowsParams& params) {
     if (num_drafts > step) {
       const int32_t entry = params.state.length[slot] - 1 + step;
       row = {drawn_target(params, i), entry - 1, entry};
-      params.rows.kv_begin[i] = 1;
+      params.rows.kv_begin[i] = params.state.first_draft_entry[slot];
       params.rows.kv_length[i] = entry;
     }
     store(params, i, i, row);
@@ -101,9 +101,9 @@ void commit(const StepRowsParams& params) {
     const int32_t accepted = slot < 0 ? -1 : params.num_accepted[i];
     const int32_t* emitted = params.emitted_token_ids + i * rows;
     const int32_t length = slot < 0 ? 0 : params.state.length[slot];
-    const bool drafting = slot >= 0 && params.state.is_drafting[slot] == 1;
+    const bool drafting = slot >= 0 && params.state.first_draft_entry[slot] > 0;
     if (params.rows.token_ids) {
-      params.rows.kv_begin[i] = drafting ? 1 : 0;
+      params.rows.kv_begin[i] = drafting ? params.state.first_draft_entry[slot] : 0;
       params.rows.kv_length[i] = drafting ? length : 0;
     }
     params.results[i * (rows + 1)] = accepted;

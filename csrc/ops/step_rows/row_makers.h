@@ -6,8 +6,6 @@
 
 namespace eagle31rt {
 
-constexpr int32_t kFirstDraftEntry = 1;  // a draft's entry 0 holds nothing
-
 // Padding comes last, so the number of requests before the first padding is what row_begin needs.
 E31_HOST_DEVICE static inline int32_t real_requests_before(const StepRowsParams& params, int64_t request) {
   while (request > 0 && params.request_slots[request - 1] < 0) --request;
@@ -70,7 +68,7 @@ E31_HOST_DEVICE static inline void make_draft_row(const StepRowsParams& params, 
   const int32_t entry = active ? params.state.length[slot] - 1 + step : 0;
   if (active) {
     make_row(params, request, request, token, entry, entry - 1);
-    make_extent(params, request, 1, kFirstDraftEntry, entry);
+    make_extent(params, request, 1, params.state.first_draft_entry[slot], entry);
   } else {
     make_inert_row(params, request);
     make_extent(params, request, 1, 0, 0);
@@ -107,10 +105,9 @@ E31_HOST_DEVICE static inline void make_observed_row(const StepRowsParams& param
                                                      int32_t length) {
   const int32_t slot = params.request_slots[request];
   const int64_t row = request * params.rows_per_request + place;
-  const bool follows = slot >= 0 && params.state.is_drafting[slot] != 0;
-  if (place == 0) {
-    make_extent(params, request, params.rows_per_request, follows ? kFirstDraftEntry : 0, follows ? length : 0);
-  }
+  const int32_t first_entry = slot < 0 ? 0 : params.state.first_draft_entry[slot];
+  const bool follows = first_entry != 0;
+  if (place == 0) make_extent(params, request, params.rows_per_request, first_entry, follows ? length : 0);
   if (!follows || place > params.num_accepted[request]) return make_inert_row(params, row);
   make_row(params, request, row, params.emitted_token_ids[row], length + place, length + place - 1);
 }
@@ -133,7 +130,7 @@ E31_HOST_DEVICE static inline void advance_state(const StepRowsParams& params, i
 
 E31_HOST_DEVICE static inline void store_last_row(const StepRowsParams& params, int64_t slot) {
   const int32_t request = params.request_of_slot[slot];
-  const bool observed = request >= 0 && params.state.is_drafting[slot] != 0 && params.num_accepted[request] >= 0;
+  const bool observed = request >= 0 && params.state.first_draft_entry[slot] != 0 && params.num_accepted[request] >= 0;
   params.last_rows[slot] = observed ? request * params.rows_per_request + params.num_accepted[request] : -1;
 }
 

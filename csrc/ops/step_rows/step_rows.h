@@ -30,10 +30,12 @@ enum class StepRowsMode : uint8_t { kDraft, kVerify, kCommit };
 
 // What a device knows of the running requests, one entry for each slot.
 struct DecodeState {
-  int32_t* length;              // [num_slots] committed tokens, 1 or more
-  int32_t* last_token;          // [num_slots]
-  const int32_t* max_entries;   // [num_slots] KV entries that the request may write
-  const int32_t* is_drafting;   // [num_slots] 1: the draft follows the request
+  int32_t* length;             // [num_slots] committed tokens, 1 or more
+  int32_t* last_token;         // [num_slots]
+  const int32_t* max_entries;  // [num_slots] KV entries that the request may write
+  // [num_slots] the first KV entry that the request's draft sees, 1 or more (entry 0 holds nothing); 0: no draft
+  // follows
+  const int32_t* first_draft_entry;
   const SamplingRow* sampling;  // [num_slots]; the position is not used
   int64_t num_slots;
 };

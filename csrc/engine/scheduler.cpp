@@ -1,0 +1,255 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/commit.h"
+
+namespace eagle31rt {
+
+namespace {
+
+bool comes_before(const std::unique_ptr<RequestState>& a, const std::unique_ptr<RequestState>& b) {
+  return std::pair(a->priority, a->arrival) < std::pair(b->priority, b->arrival);
+}
+
+template <typename List>
+void insert_in_order(List& list, std::unique_ptr<RequestState> request) {
+  list.insert(std::upper_bound(list.begin(), list.end(), request, comes_before), std::move(request));
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const Config& config, PagePool& pool, Hooks hooks)
+    : config_(config), pool_(pool), hooks_(std::move(hooks)) {
+  for (int32_t slot = config.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+}
+
+void Scheduler::add(std::unique_ptr<RequestState> request) {
+  ids_.insert(request->id);
+  request->arrival = num_arrivals_++;
+  if (request->timeout_seconds > 0) num_with_deadline_ += 1;
+  insert_in_order(waiting_, std::move(request));
+}
+
+Schedule Scheduler::schedule() {
+  Schedule schedule;
+  for (const auto& request : running_) {
+    if (request->slot >= 0) continue;  // else step_simple() began it: it goes on without drafts
+    request->slot = free_slots_.back();
+    free_slots_.pop_back();
+    schedule.entered.push_back(request.get());
+  }
+  const bool enough_pages = grow_running();
+  if (enough_pages) admit(schedule.entered);
+  schedule.decode = schedule_decode();
+  schedule.prompts = schedule_prompts();
+  return schedule;
+}
+
+// Pages for the next row of every running request. False if somebody had to be preempted for it.
+bool Scheduler::grow_running() {
+  bool enough_pages = true;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    RequestState& request = *running_[i];
+    const int64_t missing = pool_.pages_for(request.kv_entries_for(0)) - static_cast<int64_t>(request.pages.size());
+    while (i < running_.size() && missing > 0 && !pool_.allocate(missing, request.pages)) {
+      preempt_last();  // possibly this one
+      enough_pages = false;
+    }
+  }
+  return enough_pages;
+}
+
+void Scheduler::preempt_last() {
+  std::unique_ptr<RequestState> request = std::move(running_.back());
+  running_.pop_back();
+  release(*request);
+  num_preemptions_ += 1;
+  insert_in_order(waiting_, std::move(request));
+}
+
+void Scheduler::preempt(int64_t request_id) {
+  const auto found = std::ranges::find_if(running_, [&](const auto& each) { return each->id == request_id; });
+  if (found == running_.end()) return;
+  std::rotate(found, found + 1, running_.end());
+  preempt_last();
+}
+
+// In order, so that nobody who needs many pages is passed by others for ever. Only who waits for a page that is being
+// computed is passed: that takes a few steps.
+void Scheduler::admit(std::vector<RequestState*>& entered) {
+  int32_t num_considered = 0;
+  for (auto place = waiting_.begin(); place != waiting_.end();) {
+    if (static_cast<int32_t>(running_.size()) >= config_.max_num_seqs) return;
+    if (num_considered++ >= config_.max_num_seqs) return;  // bounds the work of a step when many wait for one prompt
+    RequestState& request = **place;
+    const std::vector<int32_t> cached = cached_prefix(request);
+    if (is_being_computed(request, cached)) {
+      ++place;
+      continue;
+    }
+    if (!take_pages(request, cached)) return;
+    enter(request, cached);
+    entered.push_back(&request);
+    insert_in_order(running_, std::move(*place));
+    place = waiting_.erase(place);
+  }
+}
+
+// Published pages of its beginning. One token at least is left to compute: its row yields the next one.
+std::vector<int32_t> Scheduler::cached_prefix(const RequestState& request) const {
+  std::vector<int32_t> pages;
+  // Log-probabilities of a prompt need all of its rows.
+  if (!config_.enable_prefix_caching || request.wants_prompt_logprobs()) return pages;
+  const auto page_size = static_cast<size_t>(pool_.page_size());
+  const size_t num_pages = (request.tokens.size() - 1) / page_size;
+  int32_t parent = PrefixCache::kNone;
+  while (pages.size() < num_pages) {
+    parent = pool_.cache().find(parent, std::span(request.tokens).subspan(pages.size() * page_size, page_size));
+    if (parent == PrefixCache::kNone) break;
+    pages.push_back(parent);
+  }
+  return pages;
+}
+
+// A running request is about to publish the page that comes next: equal prompts that arrive together are computed once.
+bool Scheduler::is_being_computed(const RequestState& request, const std::vector<int32_t>& cached) const {
+  const auto begin = static_cast<int64_t>(cached.size()) * pool_.page_size(), end = begin + pool_.page_size();
+  if (!config_.enable_prefix_caching || request.wants_prompt_logprobs() || end > request.length() - 1) return false;
+  return std::ranges::any_of(running_, [&](const auto& other) {
+    if (other->num_published != static_cast<int32_t>(cached.size())) return false;
+    if (end > other->num_computed + other->num_prefill_rows() || other->num_prefill_rows() == 0) return false;
+    if (!cached.empty() && other->pages[cached.size() - 1] != cached.back()) return false;
+    return std::equal(other->tokens.begin() + begin, other->tokens.begin() + end, request.tokens.begin() + begin);
+  });
+}
+
+bool Scheduler::take_pages(RequestState& request, const std::vector<int32_t>& cached) {
+  request.is_drafting = config_.has_draft && request.num_speculative_tokens > 0;
+  for (int32_t page : cached) pool_.share(page);
+  request.pages = cached;
+  const int64_t num_new = pool_.pages_for(request.kv_entries_for(0)) - static_cast<int64_t>(cached.size());
+  if (pool_.allocate(num_new, request.pages)) return true;
+  pool_.release(request.pages);
+  request.is_drafting = false;
+  return false;
+}
+
+// Of a cached prefix a draft lacks one thing, the feature of its last position, so that row is run again: its KV is
+// there and is not written.
+void Scheduler::enter(RequestState& request, const std::vector<int32_t>& cached) {
+  const int32_t num_cached = static_cast<int32_t>(cached.size()) * pool_.page_size();
+  request.first_owned_entry = num_cached;
+  request.num_published = static_cast<int32_t>(cached.size());
+  request.num_computed = request.is_drafting ? std::max(num_cached - 1, 0) : num_cached;
+  request.drafts_from = request.num_computed;
+  request.first_draft_entry = first_draft_entry(cached);
+  request.slot = free_slots_.back();
+  free_slots_.pop_back();
+  if (std::exchange(request.was_admitted, true)) return;
+  request.num_cached_tokens = num_cached;
+  if (!config_.enable_prefix_caching) return;
+  prefix_cache_queries_ += request.prompt_length;
+  prefix_cache_hits_ += num_cached;
+}
+
+// Behind the last page without draft entries.
+int32_t Scheduler::first_draft_entry(const std::vector<int32_t>& cached) const {
+  size_t first_page = cached.size();
+  while (first_page > 0 && pool_.cache().draft_valid(cached[first_page - 1])) --first_page;
+  return std::max(static_cast<int32_t>(first_page) * pool_.page_size(), 1);
+}
+
+std::vector<ScheduledRequest> Scheduler::schedule_decode() {
+  std::vector<ScheduledRequest> scheduled;
+  scheduled.reserve(running_.size());
+  for (const auto& request : running_) {
+    if (!request->decoding()) continue;
+    const int32_t drafts = request->can_draft() ? drafts_with_pages(*request) : 0;
+    scheduled.push_back({.request = request.get(), .num_rows = 1 + drafts, .num_drafts = drafts});
+  }
+  return scheduled;
+}
+
+// Takes pages for the drafts that it wants, and returns for how many there were some.
+int32_t Scheduler::drafts_with_pages(RequestState& request) {
+  int32_t drafts = std::max(request.num_draft_tokens_wanted(), 0);
+  const auto missing = [&] {
+    return pool_.pages_for(request.kv_entries_for(drafts)) - static_cast<int64_t>(request.pages.size());
+  };
+  while (drafts > 0 && missing() > pool_.num_available()) --drafts;
+  if (missing() > 0) pool_.allocate(missing(), request.pages);
+  return drafts;
+}
+
+std::vector<ScheduledRequest> Scheduler::schedule_prompts() {
+  std::vector<ScheduledRequest> scheduled;
+  int32_t budget = config_.max_num_batched_tokens;
+  for (const auto& request : running_) {
+    const int32_t remaining = request->num_prefill_rows(), rows = std::min(remaining, budget);
+    if (rows == 0) continue;
+    const bool yields_token = rows == remaining && request->num_output_tokens() == 0;
+    scheduled.push_back({.request = request.get(), .num_rows = rows, .needs_logits = yields_token});
+    budget -= rows;
+  }
+  return scheduled;
+}
+
+RequestState* Scheduler::schedule_alone() {
+  if (running_.empty() && !waiting_.empty()) {
+    RequestState& request = *waiting_.front();
+    // Nobody else holds any, and check_request() saw that it fits.
+    E31_INVARIANT(pool_.allocate(pool_.pages_for(request.max_kv_entries()), request.pages));
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+  return running_.empty() ? nullptr : running_.front().get();
+}
+
+void Scheduler::finish_step() {
+  if (config_.enable_prefix_caching) {
+    for (const auto& request : running_) publish(*request);
+  }
+  retire_finished();
+}
+
+void Scheduler::publish(RequestState& request) {
+  const int32_t num_full = request.num_shareable_entries() / pool_.page_size();
+  if (request.slot < 0) return;  // the oracle leaves nothing behind
+  while (request.num_published < num_full) publish_page(request, request.num_published++);
+}
+
+// If the page has been published by another request it has the same bits: that one is taken, and the own one is free.
+void Scheduler::publish_page(RequestState& request, int32_t index) {
+  PrefixCache& cache = pool_.cache();
+  int32_t& page = request.pages[static_cast<size_t>(index)];
+  const int32_t parent = index == 0 ? PrefixCache::kNone : request.pages[static_cast<size_t>(index - 1)];
+  const auto page_size = static_cast<size_t>(pool_.page_size());
+  const auto token_ids = std::span(request.tokens).subspan(static_cast<size_t>(index) * page_size, page_size);
+  const bool draft_valid = request.is_drafting && std::max(index * pool_.page_size(), 1) >= request.first_draft_entry;
+  const int32_t published = cache.find(parent, token_ids);
+  if (published == PrefixCache::kNone) return cache.publish(page, parent, token_ids, draft_valid);
+  if (draft_valid && !cache.draft_valid(published)) {
+    hooks_.copy_draft_page(page, published);  // nobody reads it yet: its holders draft without it
+    cache.set_draft_valid(published);
+  }
+  pool_.share(published);
+  pool_.release(std::exchange(page, published));
+}
+
+EngineStats Scheduler::stats() const {
+  EngineStats stats;
+  stats.num_running = static_cast<int64_t>(running_.size());
+  stats.num_waiting = static_cast<int64_t>(waiting_.size());
+  stats.num_preemptions = num_preemptions_;
+  stats.num_pages = pool_.num_pages();
+  stats.num_used_pages = pool_.num_pages() - pool_.num_available();
+  stats.num_cached_pages = pool_.num_cached();
+  stats.prefix_cache_queries = prefix_cache_queries_;
+  stats.prefix_cache_hits = prefix_cache_hits_;
+  return stats;
+}
+
+}  // namespace eagle31rt

@@ -1,0 +1,110 @@
+// Who runs in a step, with how many rows and drafts, and in which KV pages.
+//
+// Requests stand in order of (priority, arrival), waiting and running ones alike. A step
+//
+//   1 gives running requests the pages of their next row; who comes last is preempted while there are too few
+//   2 admits waiting requests while there are slots and pages for all that they must compute
+//   3 gives drafts what pages are left
+//   4 gives prompts max_num_batched_tokens rows, besides decode and draft rows, so that many requests that speculate
+//   can
+//     not starve a new one
+//
+// A request that is preempted waits in its old place and computes its prompt and output anew; its ids are the same. The
+// first in order is never preempted and fits alone (Engine::check_request), so the engine always gets on.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+#include "eagle31rt/engine.h"
+#include "engine/page_pool.h"
+#include "engine/request_state.h"
+#include "engine/step_batch.h"
+
+namespace eagle31rt {
+
+struct Schedule {
+  std::vector<ScheduledRequest> decode;   // one row each and their drafts
+  std::vector<ScheduledRequest> prompts;  // chunks of what must be computed before decoding
+  std::vector<RequestState*> entered;     // took a slot in this step
+  bool empty() const { return decode.empty() && prompts.empty(); }
+};
+
+class Scheduler {
+ public:
+  struct Config {
+    int32_t max_num_seqs;
+    int32_t max_num_batched_tokens;
+    bool has_draft;
+    bool enable_prefix_caching;
+  };
+  // What happens outside of the page numbers.
+  struct Hooks {
+    std::function<void(const RequestState&)> leave;                 // its slot is about to be given up
+    std::function<void(int32_t from, int32_t to)> copy_draft_page;  // of the draft's KV
+  };
+  using Requests = std::vector<std::unique_ptr<RequestState>>;
+
+  Scheduler(const Config& config, PagePool& pool, Hooks hooks);
+
+  void add(std::unique_ptr<RequestState> request);
+  bool contains(int64_t request_id) const { return ids_.contains(request_id); }
+  bool cancel(int64_t request_id);
+  bool empty() const { return running_.empty() && waiting_.empty(); }
+  // Back to the waiting ones, if it runs.
+  void preempt(int64_t request_id);
+
+  // Ends the requests whose deadline is over.
+  std::vector<StepOutput> expire(std::chrono::steady_clock::time_point now);
+  Schedule schedule();
+  // The oldest request alone, with all pages that it can ever need and none of the cache; null if there is none.
+  RequestState* schedule_alone();
+  // The draft is another one: it has seen nothing of the running requests, and follows them from here on.
+  void restart_drafting();
+  // After a step is committed: publishes the pages that it filled, and lets go of finished requests.
+  void finish_step();
+  // Ends all requests, or the running ones that are named. The outputs say why.
+  std::vector<StepOutput> fail_all(const std::string& reason);
+  std::vector<StepOutput> fail(const std::unordered_set<const RequestState*>& requests, const std::string& reason);
+
+  const Requests& running() const { return running_; }
+  EngineStats stats() const;
+  // Throws Error(kInternal) if an invariant is broken.
+  void check() const;
+
+ private:
+  using Waiting = std::deque<std::unique_ptr<RequestState>>;
+
+  bool grow_running();
+  void preempt_last();
+  void admit(std::vector<RequestState*>& entered);
+  std::vector<int32_t> cached_prefix(const RequestState& request) const;
+  bool is_being_computed(const RequestState& request, const std::vector<int32_t>& cached) const;
+  bool take_pages(RequestState& request, const std::vector<int32_t>& cached);
+  void enter(RequestState& request, const std::vector<int32_t>& cached);
+  int32_t first_draft_entry(const std::vector<int32_t>& cached) const;
+  std::vector<ScheduledRequest> schedule_decode();
+  std::vector<ScheduledRequest> schedule_prompts();
+  int32_t drafts_with_pages(RequestState& request);
+  void publish(RequestState& request);
+  void publish_page(RequestState& request, int32_t index);
+  void release(RequestState& request);
+  void retire_finished();
+  void check_running(const RequestState& request) const;
+
+  Config config_;
+  PagePool& pool_;
+  Hooks hooks_;
+  Waiting waiting_;   // in order
+  Requests running_;  // in order
+  std::unordered_set<int64_t> ids_;
+  std::vector<int32_t> free_slots_;
+  int64_t num_arrivals_ = 0, num_with_deadline_ = 0;
+  int64_t num_preemptions_ = 0, prefix_cache_queries_ = 0, prefix_cache_hits_ = 0;
+};
+
+}  // namespace eagle31rt

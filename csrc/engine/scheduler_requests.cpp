@@ -1,0 +1,143 @@
+// How requests leave the scheduler, and its invariants.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/commit.h"
+#include "engine/scheduler.h"
+
+namespace eagle31rt {
+
+void Scheduler::release(RequestState& request) {
+  pool_.release(request.pages);
+  if (request.slot >= 0) {
+    hooks_.leave(request);
+    free_slots_.push_back(std::exchange(request.slot, -1));
+  }
+  request.forget_computed();
+}
+
+void Scheduler::retire_finished() {
+  for (const auto& request : running_) {
+    if (request->finished()) release(*request);
+  }
+  const auto leaves = [&](const std::unique_ptr<RequestState>& request) {
+    if (!request->finished()) return false;
+    ids_.erase(request->id);
+    if (request->timeout_seconds > 0) num_with_deadline_ -= 1;
+    return true;
+  };
+  std::erase_if(running_, leaves);
+  std::erase_if(waiting_, leaves);
+}
+
+bool Scheduler::cancel(int64_t request_id) {
+  if (!contains(request_id)) return false;
+  const auto cancel_it = [&](const std::unique_ptr<RequestState>& request) {
+    if (request->id == request_id) request->finish_reason = FinishReason::kAbort;
+  };
+  std::ranges::for_each(running_, cancel_it);
+  std::ranges::for_each(waiting_, cancel_it);
+  retire_finished();
+  return true;
+}
+
+std::vector<StepOutput> Scheduler::expire(std::chrono::steady_clock::time_point now) {
+  std::vector<StepOutput> outputs;
+  if (num_with_deadline_ == 0) return outputs;
+  const auto expire_it = [&](const std::unique_ptr<RequestState>& request) {
+    if (now < request->deadline) return;
+    commit_error(*request,
+                 concat("the deadline of the request, timeout_seconds ", request->timeout_seconds, ", is over"),
+                 outputs.emplace_back());
+    request->finish_reason = outputs.back().finish_reason = FinishReason::kAbort;
+  };
+  std::ranges::for_each(running_, expire_it);
+  std::ranges::for_each(waiting_, expire_it);
+  if (!outputs.empty()) retire_finished();
+  return outputs;
+}
+
+std::vector<StepOutput> Scheduler::fail(const std::unordered_set<const RequestState*>& requests,
+                                        const std::string& reason) {
+  std::vector<StepOutput> outputs;
+  for (const auto& request : running_) {
+    if (requests.contains(request.get())) commit_error(*request, reason, outputs.emplace_back());
+  }
+  retire_finished();
+  return outputs;
+}
+
+std::vector<StepOutput> Scheduler::fail_all(const std::string& reason) {
+  std::vector<StepOutput> outputs;
+  for (const auto& request : running_) commit_error(*request, reason, outputs.emplace_back());
+  for (const auto& request : waiting_) commit_error(*request, reason, outputs.emplace_back());
+  retire_finished();
+  return outputs;
+}
+
+void Scheduler::restart_drafting() {
+  for (const auto& request : running_) {
+    if (request->slot < 0 || request->num_speculative_tokens == 0) continue;
+    request->is_drafting = true;
+    request->drafts_from = request->num_computed;
+    request->first_draft_entry = request->num_computed + 1;
+  }
+}
+
+void Scheduler::check_running(const RequestState& request) const {
+  const int32_t page_size = pool_.page_size();
+  E31_INVARIANT(!request.finished());
+  E31_INVARIANT(request.num_computed < request.length() && request.length() < request.length_limit);
+  E31_INVARIANT(request.num_prefill_rows() > 0 || request.decoding());
+  E31_INVARIANT(static_cast<int64_t>(request.pages.size()) <= pool_.pages_for(request.max_kv_entries()));
+  E31_INVARIANT(static_cast<int64_t>(request.pages.size()) >= pool_.pages_for(request.num_computed));
+  E31_INVARIANT(request.slot >= 0 || !request.is_drafting);
+  if (request.slot < 0) return;
+  E31_INVARIANT(request.first_owned_entry <= request.num_published * page_size);
+  E31_INVARIANT(request.first_owned_entry <= request.num_computed + 1);
+  if (!config_.enable_prefix_caching) E31_INVARIANT(request.num_published == 0);
+  const PrefixCache& cache = pool_.cache();
+  for (int32_t i = 0; i < static_cast<int32_t>(request.pages.size()); ++i) {
+    const int32_t page = request.pages[static_cast<size_t>(i)];
+    E31_INVARIANT(cache.is_published(page) == (i < request.num_published));
+    if (i >= request.num_published) continue;
+    const int32_t parent = i == 0 ? PrefixCache::kNone : request.pages[static_cast<size_t>(i - 1)];
+    const auto ids =
+        std::span(request.tokens).subspan(static_cast<size_t>(i * page_size), static_cast<size_t>(page_size));
+    E31_INVARIANT(cache.find(parent, ids) == page);
+    const bool has_entries = (i + 1) * page_size > 1;  // entry 0 holds nothing
+    const bool is_visible = request.is_drafting && std::max(i * page_size, 1) >= request.first_draft_entry;
+    if (has_entries && is_visible) E31_INVARIANT(cache.draft_valid(page));
+  }
+}
+
+void Scheduler::check() const {
+  std::vector<int32_t> num_holders(static_cast<size_t>(pool_.num_pages()), 0);
+  std::vector<bool> is_taken(static_cast<size_t>(config_.max_num_seqs), false);
+  int64_t num_with_deadline = 0;
+  const auto take = [&](int32_t slot) {
+    E31_INVARIANT(!is_taken[static_cast<size_t>(slot)]);
+    is_taken[static_cast<size_t>(slot)] = true;
+  };
+  for (const auto& request : running_) {
+    check_running(*request);
+    for (int32_t page : request->pages) num_holders[static_cast<size_t>(page)] += 1;
+    if (request->slot >= 0) take(request->slot);
+    num_with_deadline += request->timeout_seconds > 0;
+  }
+  for (const auto& request : waiting_) {
+    E31_INVARIANT(request->pages.empty() && request->slot < 0 && !request->is_drafting && request->num_computed == 0);
+    num_with_deadline += request->timeout_seconds > 0;
+  }
+  for (int32_t slot : free_slots_) take(slot);
+  const auto is_in_order = [](const auto& list) {
+    return std::ranges::is_sorted(list, {}, [](const auto& each) { return std::pair(each->priority, each->arrival); });
+  };
+  E31_INVARIANT(is_in_order(running_) && is_in_order(waiting_));
+  E31_INVARIANT(ids_.size() == running_.size() + waiting_.size());
+  E31_INVARIANT(num_with_deadline == num_with_deadline_);
+  pool_.check(num_holders);
+}
+
+}  // namespace eagle31rt

@@ -1,0 +1,39 @@
+// Another draft for an engine that runs.
+#include <utility>
+
+#include "base/check.h"
+#include "engine/engine_impl.h"
+
+namespace eagle31rt {
+
+// Everything that can fail comes first, then the old parts are exchanged for the new ones. While both are there memory
+// holds two drafts and two draft caches.
+void Engine::Impl::swap_draft(const std::string& directory) {
+  check_not_lost();
+  E31_CHECK(draft_ != nullptr, kInvalidArgument,
+            "the engine was made without a draft; name one when it is made, so that the target keeps its features");
+  const DraftConfig config = read_draft_config(directory, decoder_->config());
+  std::unique_ptr<EagleDraft> draft = load_draft(directory, config);
+  KvStorage kv(draft->kv_shape(kv_dtype_), page_pool_->num_pages(), config_.page_size, device_);
+  const std::vector<int32_t> old_layers = decoder_->capture_layers();
+  decoder_->set_capture_layers(config.capture_layers);  // a runner's memory depends on it
+  try {
+    if (runner_) runner_ = make_runner(draft.get());
+    if (drafter_) drafter_ = make_drafter(*draft);
+  } catch (...) {
+    decoder_->set_capture_layers(old_layers);
+    throw;
+  }
+  draft_ = std::move(draft);
+  draft_kv_ = std::move(kv);
+  config_.draft = directory;
+  page_pool_->cache().clear_draft_valid();
+  scheduler_->restart_drafting();
+  for (const auto& request : scheduler_->running()) {
+    if (request->slot < 0) continue;
+    if (runner_) runner_->enter(*request);
+    if (drafter_) begin_drafting(*request);
+  }
+}
+
+}  // namespace eagle31rt
