@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checkpoints import DraftSpec, write_draft
 from support.engine import Request, Result, endless, make_engine, random_prompt, sampling, serve
+from support.successor import write_successor_target
 from support.traffic import Models
 
 from eagle31rt import _core
+from eagle31rt.errors import CheckpointError, InvalidArgumentError
 
 
 @pytest.fixture(scope="module")
@@ -183,3 +187,43 @@ def test_another_draft_in_a_running_engine(models: Models, decode_state: str) ->
         if not engine.has_unfinished_requests():
             break
     assert ids == expected and drafts > 5
+
+
+def test_a_draft_that_is_refused_changes_nothing(models: Models, decode_state: str, tmp_path: Path) -> None:
+    engine = _engine(models, decode_state=decode_state)
+    request = Request(random_prompt(20), endless(30))
+    expected = serve(engine, [request])[0]
+    engine.add_request(0, request.prompt, sampling(**request.params))
+    engine.step()
+    with pytest.raises(CheckpointError):
+        engine.swap_draft(str(tmp_path))
+    engine.check()
+    runs = [len(output.new_token_ids) for _ in range(len(expected.runs) - 1) for output in engine.step()]
+    assert runs == expected.runs[1:]  # still drafted for by the old one
+    with pytest.raises(InvalidArgumentError, match="without a draft"):
+        models.plain.swap_draft(str(models.pair[1]))
+
+
+def test_a_draft_of_other_layers(models: Models, decode_state: str, tmp_path: Path) -> None:
+    """A random draft that captures two layers instead of three: next to nothing of it is accepted, and the ids
+    stay. Then the old one again."""
+    target = write_successor_target(tmp_path / "target")
+    other = write_draft(tmp_path / "draft", target, DraftSpec(num_captured=2, capture_layers=(1, 4), num_kv_heads=2))
+    engine = _engine(models, decode_state=decode_state)
+    request = Request(random_prompt(20), endless(40))
+    expected = serve(engine, [request])[0]
+    ids: list[int] = []
+    engine.add_request(0, request.prompt, sampling(**request.params))
+    for step in range(100):
+        if step in (3, 8):
+            engine.swap_draft(str(other.directory if step == 3 else models.pair[1]))
+        for output in engine.step():
+            ids += output.new_token_ids
+            metrics = output.metrics
+        engine.check()
+        if step == 7:
+            assert engine.info["capture_layers"] == [1, 4]
+    assert ids == expected.token_ids
+    assert 0 < metrics.num_accepted_tokens < expected.num_accepted_tokens
+    again = serve(engine, [request])[0]
+    models.compare(request, again)

@@ -42,7 +42,7 @@ class Result:
     num_accepted_tokens_per_position: list[int] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
     prompt_logprobs: list[Logprobs] = field(default_factory=list)
-    num_cached_tokens: int = 0
+    num_cached_tokens: int = field(default=0, compare=False)  # depends on who ran before
 
     @property
     def outcome(self) -> tuple[list[int], str, int]:
