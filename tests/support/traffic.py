@@ -121,7 +121,7 @@ def traffic(draw: st.DrawFn) -> Traffic:
     engine = {
         "page_size": draw(st.sampled_from([1, 16])),
         "max_num_seqs": draw(st.sampled_from([1, 2, 4, 16])),
-        "max_num_batched_tokens": draw(st.sampled_from([1, 7, 40, 512])),
+        "max_num_batched_tokens": draw(st.sampled_from([1, 7, 16, 40, 64, 512])),
         "enable_prefix_caching": draw(st.sampled_from([True, True, False])),
         "num_threads": draw(st.sampled_from([1, 1, 2])),
         "sequences": draw(st.sampled_from([1, 3, 16])),  # room in the KV pool
