@@ -12,6 +12,7 @@ import httpx
 import pytest
 from support.server import MODEL, RunningServer, running_server, slowed, write_pair
 
+from eagle31rt.errors import ResourceError
 from eagle31rt.server.options import Limits
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "ab"}], "max_tokens": 4}
@@ -268,6 +269,17 @@ def test_a_drain_that_takes_too_long_aborts(pair: tuple[Path, Path]) -> None:
             data = [line for line in lines if line]
         assert '"finish_reason":"abort"' in data[-2]
         server.wait_closed()
+
+
+def test_what_the_runtime_has_no_room_for_is_a_429(
+    server: RunningServer, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: Any, **__: Any) -> None:
+        raise ResourceError("4 others are being compiled")
+
+    monkeypatch.setattr(server.llm, "prepare", busy)
+    reply = http.post("/v1/completions", json=COMPLETION)
+    assert error_of(reply, 429)["code"] == "busy" and reply.headers["retry-after"] == "1"
 
 
 def test_an_internal_error_shows_and_logs_no_text(

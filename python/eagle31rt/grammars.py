@@ -192,7 +192,9 @@ def run_on_deep_stack(name: str, work: Callable[[], Result]) -> Result:
         try:
             results.append(work())
         except BaseException as error:
-            errors.append(error)
+            # Its frames reach this list: with them, what was given up would be kept, megabytes of a refused grammar
+            # each, until the garbage collector happens to run.
+            errors.append(error.with_traceback(None))
         finally:
             _compiling.release()
 
@@ -208,7 +210,7 @@ def run_on_deep_stack(name: str, work: Callable[[], Result]) -> Result:
             threading.stack_size(usual)
     thread.join(COMPILE_SECONDS)
     if errors:
-        raise errors[0]
+        raise errors.pop()  # out of the list, for the same reason
     if not results:
         raise InvalidArgumentError(f"{name} takes more than {COMPILE_SECONDS:g} s to compile; simplify it")
     return results[0]

@@ -66,9 +66,10 @@ def bad_request(param: str | None, message: str, code: str | None = None) -> Api
 def from_runtime_error(error: Eagle31rtError, fields: Iterable[str], otherwise: str | None) -> ApiError:
     """What a request was refused for. `fields` are its field names: the first that the message speaks of is `param`."""
     message = _PREFIX.sub("", str(error)).replace("SamplingParams.", "")
+    if isinstance(error, ResourceError):  # such as too many grammars being compiled
+        return ApiError(429, message, code="busy", headers={"Retry-After": "1"})
     if not isinstance(error, (InvalidArgumentError, UnsupportedError)):
-        status = 503 if isinstance(error, ResourceError) else 500
-        return ApiError(status, message, code=type(error).__name__)
+        return ApiError(500, message, code="engine")
     words = {word: place for place, word in reversed(list(enumerate(re.findall(r"\w+", message))))}
     named = [name for name in fields if name in words]
     param = min(named, key=lambda name: words[name]) if named else otherwise

@@ -21,6 +21,7 @@ from eagle31rt.server.options import ServerOptions
 
 logger = logging.getLogger("eagle31rt.server")
 
+_KEEP_ALIVE_SECONDS = 60  # a connection closed just when it is used again is an error that its client sees
 _LAST_SECONDS = 5  # for answers on their way when the drain has ended
 
 
@@ -64,6 +65,7 @@ class DrainingServer(uvicorn.Server):
             log_level=options.log_level,
             lifespan="off",
             server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_LAST_SECONDS,
         )
         super().__init__(config)
