@@ -115,9 +115,7 @@ class Client:
         )
 
     async def leave(self, http: httpx.AsyncClient) -> None:
-        async with httpx.AsyncClient(
-            base_url=self._url, timeout=120, verify=_NO_TLS
-        ) as own:
+        async with httpx.AsyncClient(base_url=self._url, timeout=120, verify=_NO_TLS) as own:
             await self.stream(own, self._random.randrange(4))
 
     async def rubbish(self, http: httpx.AsyncClient) -> None:

@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 from support.server import MODEL, NUM_DRAFTS, RunningServer, engine_arguments, running_server, write_pair
+from support.successor import write_successor_draft, write_successor_target
 
 from eagle31rt import LLM, SamplingParams, __version__
 
@@ -267,3 +268,18 @@ def test_models_version_health_and_tokens(client: openai.OpenAI, server: Running
         chat = http.post("/tokenize", json={"messages": MESSAGES}).json()
         assert chat["tokens"] == offline.chat(MESSAGES, SamplingParams(max_tokens=1))[0].prompt_token_ids
         assert http.post("/detokenize", json={"tokens": ids[1:]}).json() == {"prompt": "a b\u20ac"}
+
+
+def test_a_draft_is_swapped_in_a_running_server(pair: tuple[Path, Path], offline: LLM, tmp_path: Path) -> None:
+    """Another seed knows other successors badly: fewer drafts are accepted, the ids stay."""
+    target = write_successor_target(tmp_path / "target")
+    other = write_successor_draft(tmp_path / "other", target, seed=7).directory
+    body = {"prompt": "abc", "temperature": 0, "max_tokens": 60, "ignore_eos": True}
+    wanted = offline.generate("abc", SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True))[0].outputs[0].text
+    with running_server(*pair, enable_admin=True) as server, httpx.Client(base_url=server.url, timeout=60) as http:
+        assert http.post("/v1/completions", json=body).json()["choices"][0]["text"] == wanted
+        for bad in ({}, {"model": "nowhere"}, {"model": str(pair[0])}):
+            reply = http.post("/swap_draft", json=bad)
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+        assert http.post("/swap_draft", json={"model": str(other)}).status_code == 200
+        assert http.post("/v1/completions", json=body).json()["choices"][0]["text"] == wanted

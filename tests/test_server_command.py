@@ -44,7 +44,7 @@ def test_vllms_command_parses_and_is_refused_by_name(capsys: pytest.CaptureFixtu
 def test_defaults_and_settings() -> None:
     options = make_options(parse("some/dir"))
     assert (options.host, options.port, options.api_keys) == ("127.0.0.1", 8000, ())
-    assert (options.served_model_names, options.enable_metrics) == (("some/dir",), True)
+    assert (options.served_model_names, options.enable_metrics, options.enable_admin) == (("some/dir",), True, False)
     options = make_options(
         parse(
             "d", "--served-model-name", "a", "b", "--api-key", "k", "--no-enable-metrics", "--max-waiting-requests", "5"

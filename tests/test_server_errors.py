@@ -167,6 +167,7 @@ def test_unknown_models_and_paths(http: httpx.Client) -> None:
     error_of(http.get("/v1/models/other"), 404)
     error_of(http.get("/nothing"), 404)
     error_of(http.get("/v1/completions"), 405)
+    error_of(http.post("/swap_draft", json={}), 404)  # only with --enable-admin
 
 
 def test_fields_without_effect_and_null_are_accepted(http: httpx.Client) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eagle31rt.base_llm import BaseLLM
+from eagle31rt.engine_config import model_directory
 from eagle31rt.errors import InvalidArgumentError
 from eagle31rt.inputs import Message, Prompt, parse_conversations, parse_prompts
 from eagle31rt.outputs import RequestOutput
@@ -196,6 +197,11 @@ class AsyncLLM(BaseLLM):
                 if self.observer is not None:
                     self.observer.on_submit(request)
         return stream
+
+    async def swap_draft(self, directory: str | os.PathLike[str]) -> None:
+        """Replaces the draft between two steps; no token id changes. Raises what loading it does."""
+        path = str(model_directory(directory, "draft"))
+        await asyncio.to_thread(self._engine.run_between_steps, lambda engine: engine.swap_draft(path))
 
     def shutdown(self) -> None:
         """Ends the engine; requests that still run finish with "abort"."""

@@ -22,7 +22,7 @@ from eagle31rt.server.errors import ApiError, JsonResponse, bad_request, from_ru
 from eagle31rt.server.gate import Gate
 from eagle31rt.server.options import ServerOptions
 from eagle31rt.server.prompts import conversation, tools_of
-from eagle31rt.server.protocol import DetokenizeRequest, TokenizeRequest, parse_request
+from eagle31rt.server.protocol import DetokenizeRequest, SwapDraftRequest, TokenizeRequest, parse_request
 from eagle31rt.server.service import Service
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -57,6 +57,8 @@ def _fastapi(routes: _Routes, service: Service) -> FastAPI:
     ]
     if service.options.enable_metrics:
         endpoints.append(("GET", "/metrics", routes.show_metrics))
+    if service.options.enable_admin:
+        endpoints.append(("POST", "/swap_draft", routes.swap_draft))
     for method, path, endpoint in endpoints:
         app.router.add_route(path, endpoint, methods=[method])
     app.add_exception_handler(ApiError, _show_api_error)
@@ -138,6 +140,17 @@ class _Routes:
         tokenizer = self._llm.get_tokenizer()
         text = await asyncio.to_thread(tokenizer.decode, ids, bool(request.skip_special_tokens))
         return JsonResponse({"prompt": text})
+
+    async def swap_draft(self, http: Request) -> Response:
+        request = parse_request(SwapDraftRequest, await read_object(http, self._options.limits))
+        if request.model is None:
+            raise bad_request("model", "model must be the directory of a draft")
+        try:
+            await self._llm.swap_draft(request.model)
+        except Eagle31rtError as error:
+            raise bad_request("model", str(error)) from error
+        self._app.metrics.acceptance.restart()
+        return JsonResponse({"model": request.model})
 
 
 async def _show_api_error(http: Request, error: Exception) -> Response:

@@ -84,6 +84,7 @@ def _add_observation(group: argparse._ArgumentGroup) -> None:
     add("--expose-vllm-metric-names", action="store_true", help="each metric also under vLLM's name")
     add("--per-request-spec-decode-metrics", choices=_SPECULATION_DETAILS, default="none",
         help="block metrics.speculative_decoding in answers (default none)")  # fmt: skip
+    add("--enable-admin", action="store_true", help="POST /swap_draft, for whoever may send requests")
     add("--uvicorn-log-level", choices=("debug", "info", "warning", "error", "critical"), default="info")
     add("--disable-uvicorn-access-log", action="store_true", help="no line for each request")
 
@@ -116,6 +117,7 @@ def make_options(arguments: argparse.Namespace) -> ServerOptions:
         expose_vllm_metric_names=arguments.expose_vllm_metric_names,
         per_request_spec_decode_metrics=arguments.per_request_spec_decode_metrics,
         shutdown_timeout=arguments.shutdown_timeout,
+        enable_admin=arguments.enable_admin,
         access_log=not arguments.disable_uvicorn_access_log,
         log_level=arguments.uvicorn_log_level,
         limits=limits,

@@ -30,6 +30,7 @@ class ServerOptions:
     enable_metrics: bool = True
     expose_vllm_metric_names: bool = False
     per_request_spec_decode_metrics: str = "none"  # none | summary
+    enable_admin: bool = False
     shutdown_timeout: float = 60.0  # seconds that running requests get after SIGTERM
     access_log: bool = True
     log_level: str = "info"

@@ -140,6 +140,10 @@ class DetokenizeRequest(_Fields):
     skip_special_tokens: bool | None = None
 
 
+class SwapDraftRequest(_Fields):
+    model: str | None = None
+
+
 Model = TypeVar("Model", bound=_Fields)
 
 
