@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from support.constraints import Choice, RandomSubsets, ToyConstraint
-from support.engine import Request, Result, endless, plain_outcome, random_prompt, sampling, serve
+from support.engine import Request, Result, endless, make_engine, plain_outcome, random_prompt, sampling, serve
 from support.successor import EOS, successors
 from support.traffic import MAX_DRAFTS, Models
 
@@ -179,6 +181,48 @@ def test_a_processor_that_fails_ends_that_request_only(models: Models, count: in
     result = run(models, {"logits_processors": [lambda *_: None, process], "ignore_eos": True})
     assert (len(result.token_ids), result.finish_reason) == (count, "error")
     assert "logits_processors[1]" in result.error and "no such rule" in result.error
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_processor_that_leaves_no_id(models: Models, value: float, count: int) -> None:
+    """What was accepted before that row comes out first, as in plain decoding."""
+
+    def process(prompt: list[int], output: list[int], logits: np.ndarray) -> None:
+        if len(output) >= count:
+            logits[:] = value
+
+    result = run(models, {"logits_processors": [process], "ignore_eos": True})
+    assert (len(result.token_ids), result.finish_reason) == (count, "error")
+    assert "leave no id" in result.error
+
+
+def test_a_processor_may_force_an_id(models: Models) -> None:
+    """By +inf, at any temperature; a ban is stronger."""
+
+    def process(prompt: list[int], output: list[int], logits: np.ndarray) -> None:
+        logits[50 + len(output) % 2] = np.inf
+
+    params = {"logits_processors": [process], "temperature": 1.0, "max_tokens": 6, "bad_words": [[51, 50]]}
+    result = run(models, params)
+    assert result.token_ids[:2] == [50, 51] and result.token_ids[2] != 50
+
+
+@pytest.mark.parametrize("num_pages", [30, 45])
+def test_preempted_in_the_middle_of_a_round(models: Models, num_pages: int) -> None:
+    """vllm PR#31944: drafts and grammar state from before a preemption met those after it."""
+    info = models.engine(sequences=4, page_size=1).info
+    pool = num_pages * int(info["kv_cache_bytes"]) // int(info["num_pages"])
+    config = {**models.common, "page_size": 1, "num_speculative_tokens": 4, "kv_cache_memory_bytes": pool}
+    engine = make_engine(*models.pair, **config, **models.changes)
+    requests = [
+        Request([40 + seed], endless(25, seed=seed, temperature=0.6, constraint=partial(RandomSubsets, seed)))
+        for seed in range(3)
+    ]
+    results = serve(engine, [replace(request, preempt_at=(3, 7)) for request in requests])
+    for request, result in zip(requests, results, strict=True):
+        assert result.outcome == plain_outcome(models.plain, request).outcome
+    assert engine.stats["num_preemptions"] > 3
 
 
 def test_longest_drafts(models: Models) -> None:

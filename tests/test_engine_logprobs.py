@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.engine import Logprobs, Request, endless, plain_outcome, random_prompt, run_decoder, serve
+from support.engine import (
+    Logprobs,
+    Request,
+    endless,
+    make_engine,
+    plain_outcome,
+    random_prompt,
+    run_decoder,
+    sampling,
+    serve,
+)
 from support.traffic import Models
 
 
@@ -31,7 +41,7 @@ def check_entries(models: Models, tokens: list[int], first: int, entries: list[L
 @pytest.mark.parametrize("num_drafts", [0, 1, 5])
 @pytest.mark.parametrize("num_logprobs", [0, 1, 5, 64])
 def test_values(models: Models, num_drafts: int, num_logprobs: int) -> None:
-    """Raw: what bans and penalties do to the logits does not show."""
+    """Raw: what bans and penalties do to the logits does not show. sglang PR#14046: only the first id had one."""
     engine = models.engine(sequences=4, page_size=16, num_speculative_tokens=num_drafts)
     params = endless(20, temperature=0.7, seed=2, presence_penalty=1.0, allowed_token_ids=list(range(3, 90)))
     request = Request(random_prompt(5), {**params, "num_logprobs": num_logprobs})
@@ -56,6 +66,22 @@ def test_prompt(models: Models, rows: int, length: int) -> None:
     assert result.logprobs == []
     assert result == plain_outcome(models.plain, request) or result.num_drafts > 0
     assert result.prompt_logprobs == plain_outcome(models.plain, request).prompt_logprobs
+
+
+def test_long_prompts_share_the_rows_of_a_step(models: Models) -> None:
+    """128 rows a step want log-probabilities, of 512 that a step may have; who wants none does not wait for them."""
+    engine = make_engine(*models.pair, max_model_len=256, num_speculative_tokens=2, **models.changes)
+    wanted = [Request(random_prompt(length, length), endless(2, num_prompt_logprobs=1)) for length in (150, 140)]
+    for index, request in enumerate([*wanted, Request(random_prompt(200), endless(2))]):
+        engine.add_request(index, request.prompt, sampling(**request.params))
+    first_outputs: dict[int, int] = {}
+    found: dict[int, list[int]] = {}
+    for step in range(5):
+        for output in engine.step():
+            first_outputs.setdefault(output.request_id, step)
+            found.setdefault(output.request_id, [entry.token_id for entry in output.prompt_logprobs])
+    assert first_outputs == {0: 1, 1: 2, 2: 0}
+    assert found == {0: wanted[0].prompt, 1: wanted[1].prompt, 2: []}
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])

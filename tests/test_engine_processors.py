@@ -114,14 +114,17 @@ def mixed_requests(draw: st.DrawFn) -> list[Request]:
             params["num_prompt_logprobs"] = draw(st.sampled_from([0, 1, 64]))
         params["min_tokens"] = min(params.get("min_tokens", 0), params["max_tokens"])
         params["num_speculative_tokens"] = draw(st.integers(-1, MAX_DRAFTS))
-        requests.append(Request(random_prompt(draw(st.integers(1, 20)), seed), params, arrival=draw(st.integers(0, 3))))
+        prompt = random_prompt(draw(st.sampled_from([1, 5, 17, 40])), seed % 2)  # some begin as others do
+        preempt_at = draw(st.sampled_from([(), (2,), (1, 4, 6), tuple(range(3, 40, 3))]))
+        requests.append(Request(prompt, params, arrival=draw(st.integers(0, 3)), preempt_at=preempt_at))
     return requests
 
 
 @settings(DETERMINISTIC, max_examples=60)
-@given(requests=mixed_requests(), rows=st.sampled_from([1, 7, 512]))
-def test_mixed_traffic(models: Models, requests: list[Request], rows: int) -> None:
-    engine = models.engine(sequences=3, page_size=1, max_num_batched_tokens=rows)
+@given(requests=mixed_requests(), rows=st.sampled_from([1, 7, 512]), page_size=st.sampled_from([1, 16]))
+def test_mixed_traffic(models: Models, requests: list[Request], rows: int, page_size: int) -> None:
+    """Preempted and in chunks, with prompts that the prefix cache knows."""
+    engine = models.engine(sequences=2, page_size=page_size, max_num_batched_tokens=rows)
     compare(models, requests, serve(engine, requests))
 
 

@@ -121,6 +121,17 @@ def test_min_tokens_holds_in_the_middle_of_a_run(pair: Pair, tmp_path: Path, min
             assert end not in result.token_ids[:min_tokens]
 
 
+def test_a_banned_id_that_is_drafted(pair: Pair) -> None:
+    """vllm#18902, sglang#10617: verify rows skipped logit_bias, so that a banned draft could stand."""
+    free = pair.run([Request(random_prompt(9), endless(40))], 5)[0]
+    for index in _places_inside_runs(free):
+        banned = free.token_ids[index]
+        result = pair.run([Request(random_prompt(9), endless(40, logit_bias={banned: -100.0}))], 5)[0]
+        first = free.token_ids.index(banned)
+        assert result.token_ids[:first] == free.token_ids[:first]
+        assert banned not in result.token_ids
+
+
 def test_a_draft_without_a_head_is_refused(tmp_path: Path) -> None:
     """sglang PR#27908: the head stayed random and the server looked healthy."""
     target = write_successor_target(tmp_path / "target")

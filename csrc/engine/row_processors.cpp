@@ -1,6 +1,7 @@
 #include "engine/row_processors.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 #include "engine/embedder_call.h"
@@ -202,6 +203,9 @@ void RowProcessors::run_custom(const Path& path, size_t depth) {
       processors[i]->apply(prompt, output.first(output.size() - path.drafts.size() + depth), logits);
     });
   }
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  E31_CHECK(std::ranges::any_of(logits, [](float logit) { return logit > kLowest; }), kInvalidArgument,
+            "logits_processors leave no id after position ", request.length() - 1);
   if (!device_.is_host()) device_.copy_to_device(row, logits.data(), num_bytes);
 }
 

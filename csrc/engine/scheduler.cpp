@@ -10,6 +10,10 @@ namespace eagle31rt {
 
 namespace {
 
+// Rows a step of prompts that want log-probabilities: each holds a row of logits and a copy of it (at a vocabulary of
+// 128k, 128 rows are 130 MB).
+constexpr int32_t kMaxPromptLogprobRows = 128;
+
 bool comes_before(const std::unique_ptr<RequestState>& a, const std::unique_ptr<RequestState>& b) {
   return std::pair(a->priority, a->arrival) < std::pair(b->priority, b->arrival);
 }
@@ -186,9 +190,14 @@ int32_t Scheduler::drafts_with_pages(RequestState& request) {
 
 std::vector<ScheduledRequest> Scheduler::schedule_prompts() {
   std::vector<ScheduledRequest> scheduled;
-  int32_t budget = config_.max_num_batched_tokens;
+  int32_t budget = config_.max_num_batched_tokens, logprob_budget = kMaxPromptLogprobRows;
   for (const auto& request : running_) {
-    const int32_t remaining = request->num_prefill_rows(), rows = std::min(remaining, budget);
+    const int32_t remaining = request->num_prefill_rows();
+    int32_t rows = std::min(remaining, budget);
+    if (request->wants_prompt_logprobs()) {
+      rows = std::min(rows, logprob_budget);
+      logprob_budget -= rows;
+    }
     if (rows == 0) continue;
     const bool yields_token = rows == remaining && request->num_output_tokens() == 0;
     scheduled.push_back({.request = request.get(), .num_rows = rows, .needs_logits = yields_token});

@@ -44,14 +44,14 @@ class Models:
         self.plain = make_engine(target.directory, **self.common)
         self.drafted = self.accepted = 0
         self.make = make
-        self._changes = changes
+        self.changes = changes
         self._engines: dict[tuple[Any, ...], _core.Engine] = {}
 
     def engine(self, sequences: int, **changes: Any) -> _core.Engine:
         """An engine with KV pages for so many full sequences."""
         key = (sequences, *sorted((name, str(value)) for name, value in changes.items()))
         if key not in self._engines:
-            config = {**self.common, "num_speculative_tokens": MAX_DRAFTS, **self._changes, **changes}
+            config = {**self.common, "num_speculative_tokens": MAX_DRAFTS, **self.changes, **changes}
             info = make_engine(*self.pair, **{**config, "kv_cache_memory_bytes": 1 << 20}).info
             bytes_per_page = info["kv_cache_bytes"] // info["num_pages"]
             pages = -(-MAX_MODEL_LEN // config["page_size"])
