@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.checkpoints import DraftSpec, write_draft
 from support.engine import Request, Result, endless, make_engine, random_prompt, sampling, serve
 from support.successor import write_successor_target
 from support.traffic import Models
 
-from eagle31rt import _core
+from eagle31rt import _core, _testing
 from eagle31rt.errors import CheckpointError, InvalidArgumentError
 
 
@@ -72,6 +73,29 @@ def test_a_page_is_not_found_under_another_parent(models: Models) -> None:
     engine = _engine(models)
     results = _in_turn(engine, [Request([*p, 5], endless(4)) for p in (first + second, second, second + first)])
     assert [r.num_cached_tokens for r in results] == [0, 0, 16]  # the last finds what the second left
+
+
+def _hash_states(ids: np.ndarray) -> np.ndarray:
+    """PrefixCache::hash of rows of ids at the beginning of a sequence."""
+    state = np.zeros(len(ids), np.uint64)
+    for column in ids.astype(np.uint64).T:
+        state = (state ^ column) * np.uint64(0x9E3779B97F4A7C15)
+        state ^= state >> np.uint64(32)
+    return state
+
+
+def test_pages_of_equal_hash_are_told_apart() -> None:
+    """Two beginnings whose states agree in the upper half: a third id each makes their hashes equal."""
+    ids = np.random.default_rng(0).integers(0, 1 << 31, (400000, 2))
+    states = _hash_states(ids)
+    order = np.argsort(states)
+    near = (states[order][1:] ^ states[order][:-1]) < 1 << 31
+    first, second = order[:-1][near][0], order[1:][near][0]
+    one = [*ids[first].tolist(), 5]
+    other = [*ids[second].tolist(), 5 ^ int(states[first] ^ states[second])]
+    assert one != other and len(set(_hash_states(np.array([one, other])).tolist())) == 1
+    assert _testing.find_page([one], one) == 0 and _testing.find_page([one], other) == -1
+    assert _testing.find_page([one, other], one) == 0 and _testing.find_page([one, other], other) == 1
 
 
 @pytest.mark.parametrize("page_size", [1, 16])

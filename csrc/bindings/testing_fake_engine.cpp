@@ -1,5 +1,6 @@
 // Engines over the fake device, and what only tests do to an engine.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include "base/check.h"
 #include "bindings/testing.h"
@@ -32,6 +33,15 @@ Fault parse_fault(const std::string& name) {
   fail(ErrorCode::kInvalidArgument, "fault is \"", name, "\"; give launch or run");
 }
 
+// Publishes the pages side by side at the beginning of a sequence: where the wanted one is found, -1 for nowhere.
+int32_t find_page(const std::vector<std::vector<int32_t>>& published, const std::vector<int32_t>& wanted) {
+  PrefixCache cache(static_cast<int64_t>(published.size()), static_cast<int32_t>(wanted.size()));
+  for (size_t page = 0; page < published.size(); ++page) {
+    cache.publish(static_cast<int32_t>(page), PrefixCache::kNone, published[page], /*draft_valid=*/true);
+  }
+  return cache.find(PrefixCache::kNone, wanted);
+}
+
 }  // namespace
 
 void bind_testing_fake_device(py::module_& module) {
@@ -61,6 +71,7 @@ void bind_testing_fake_device(py::module_& module) {
         return new AsyncEngine(EngineAccess::make(config, {nullptr, &device, &kFakeOps}));
       },
       py::arg("config"), py::arg("device"), py::keep_alive<0, 2>(), py::return_value_policy::take_ownership);
+  module.def("find_page", &find_page, py::arg("published"), py::arg("wanted"));
   module.def("preempt", &EngineAccess::preempt, py::arg("engine"), py::arg("request_id"));
 }
 
