@@ -36,7 +36,7 @@ EngineConfig small_engine(const std::string& target, const std::string& draft) {
   config.max_model_len = 96;
   config.max_num_seqs = 6;
   config.max_num_batched_tokens = 32;
-  config.kv_cache_memory_bytes = 192 << 10;  // too little for all that may run: requests are preempted
+  config.kv_cache_memory_bytes = 96 << 10;  // too little for all that may run: requests are preempted
   return config;
 }
 
@@ -167,7 +167,9 @@ class Traffic {
       const auto [first, is_new] = of_prompt.emplace(id % kRequestsEach % kPrompts, seen.ids);
       require(is_new || first->second == seen.ids, "one prompt, two answers");
     }
-    require(stopped || of_prompt.size() == kPrompts, "not every prompt was answered");
+    if (stopped) return;
+    require(of_prompt.size() == kPrompts, "not every prompt was answered");
+    require(num_preemptions > 0 && num_cache_hits > 0, "nothing was preempted, or nothing came from the prefix cache");
   }
 
  public:
