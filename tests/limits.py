@@ -24,6 +24,8 @@ from eagle31rt.config import CHOICES, UNSUPPORTED_KEYS, SpeculativeConfig
 from eagle31rt.errors import UnsupportedError
 from eagle31rt.inputs import UNSUPPORTED_PROMPT_KEYS
 from eagle31rt.sampling_params import MAX_SAMPLES, MAX_SPECULATIVE_TOKENS, NEUTRAL_VALUES
+from eagle31rt.server.errors import ApiError
+from eagle31rt.server.protocol import UNSUPPORTED_FIELDS, CompletionRequest, parse_request
 from eagle31rt.structured_outputs import StructuredOutputsParams
 from eagle31rt.vllm_arguments import CALL_ARGUMENTS, ENGINE_ARGUMENTS
 
@@ -158,6 +160,20 @@ def _calls(llm: LLM) -> Iterator[Refusal]:
         yield Refusal(f'message content of type "{kind}"', lambda content=content: llm.chat(content))
 
 
+def _http_fields() -> Iterator[Refusal]:
+    def refused(field: str, value: Any) -> None:
+        try:
+            parse_request(CompletionRequest, {field: value})
+        except ApiError as error:
+            raise UnsupportedError(error.message) from error
+
+    for name, neutral in UNSUPPORTED_FIELDS.items():
+        if {True, False} <= {value for value in neutral if isinstance(value, bool)}:
+            continue  # every value is taken
+        value = _example(name, neutral)
+        yield Refusal(f"{name}={json.dumps(value)}", lambda name=name, value=value: refused(name, value))
+
+
 def _models(folder: Path, target: Path) -> Iterator[Refusal]:
     """Configs that are read and refused; the weights do not matter."""
     config = json.loads((target / "config.json").read_text())
@@ -187,6 +203,7 @@ def sections() -> Iterator[dict[str, list[Refusal]]]:
             "Keys of speculative_config": list(_speculation()),
             "Fields of SamplingParams": [*_request_fields(), *_grammars(llm)],
             "Calls and prompts": list(_calls(llm)),
+            "Fields of HTTP requests": list(_http_fields()),
         }
 
 

@@ -198,6 +198,25 @@ def test_an_async_engine_does_not_follow_a_fork(paths: tuple[Path, Path]) -> Non
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
+def test_a_new_thread_may_get_the_id_of_the_engines_ended_one(paths: tuple[Path, Path]) -> None:
+    """The system gives out ids of ended threads again at once; such a thread is no function between steps."""
+    engine = make_async_engine(paths[0])
+    engine.shutdown()
+    errors: list[Exception] = []
+
+    def shut_down_again() -> None:
+        try:
+            engine.shutdown()
+        except InvalidArgumentError as error:
+            errors.append(error)
+
+    for _ in range(8):
+        thread = threading.Thread(target=shut_down_again)
+        thread.start()
+        thread.join()
+    assert errors == []
+
+
 def test_engines_leave_no_thread_behind(paths: tuple[Path, Path]) -> None:
     def num_threads() -> int:
         return len(os.listdir("/proc/self/task"))

@@ -46,6 +46,7 @@ def test_counters_agree_with_the_answers(server: RunningServer) -> None:
         "time_to_first_token_seconds_count": 1,
         "e2e_request_latency_seconds_count": 1,
         "request_decode_time_seconds_count": 1,
+        "request_inference_time_seconds_count": 1,
         "request_prompt_tokens_sum": 4,
         "request_generation_tokens_sum": 30,
         "request_params_max_tokens_sum": 30,
@@ -54,6 +55,10 @@ def test_counters_agree_with_the_answers(server: RunningServer) -> None:
         "http_requests_total status=400": 1,
     }
     assert {name: grown[f"eagle31rt:{name}"] for name in expected} == expected
+    parts = ("request_queue_time_seconds_sum", "request_prefill_time_seconds_sum")
+    waited, computed = (grown[f"eagle31rt:{name}"] for name in parts)
+    assert waited > 0 and computed > 0
+    assert waited + computed == pytest.approx(grown["eagle31rt:time_to_first_token_seconds_sum"])
     drafts, accepted = (
         grown["eagle31rt:spec_decode_num_drafts_total"],
         grown["eagle31rt:spec_decode_num_accepted_tokens_total"],

@@ -102,7 +102,8 @@ void bind_outputs(py::module_& module) {
       .def_readonly("stop_string", &StepOutput::stop_string)
       .def_readonly("error", &StepOutput::error)
       .def_readonly("metrics", &StepOutput::metrics)
-      .def_readonly("num_cached_tokens", &StepOutput::num_cached_tokens);
+      .def_readonly("num_cached_tokens", &StepOutput::num_cached_tokens)
+      .def_readonly("first_run_at", &StepOutput::first_run_at);
 }
 
 py::dict profile_dict(const EngineProfile& profile) {

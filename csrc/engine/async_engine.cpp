@@ -26,6 +26,9 @@ namespace {
 constexpr double kForever = 1e8;  // seconds; longer waits have no limit
 constexpr const char* kShutDown = "the engine has been shut down; make a new one";
 
+// The AsyncEngine whose thread this is. Not its std::thread::id: the system gives ids of ended threads to new ones.
+thread_local const void* engine_of_this_thread = nullptr;
+
 struct Submission {
   int64_t request_id;
   std::vector<int32_t> prompt;
@@ -119,7 +122,6 @@ class AsyncEngine::Impl {
 
   std::mutex join_mutex_;
   std::thread thread_;
-  std::thread::id thread_id_;
 };
 
 AsyncEngine::Impl::Impl(Engine engine) : engine_(std::move(engine)), info_(engine_.info()), stats_(engine_.stats()) {
@@ -130,7 +132,6 @@ AsyncEngine::Impl::Impl(Engine engine) : engine_(std::move(engine)), info_(engin
   } catch (const std::system_error& error) {
     fail(ErrorCode::kResource, "the engine's thread could not be started: ", error.what());
   }
-  thread_id_ = thread_.get_id();
 }
 
 void AsyncEngine::Impl::check_process() const {
@@ -139,7 +140,7 @@ void AsyncEngine::Impl::check_process() const {
 }
 
 void AsyncEngine::Impl::check_other_thread(const char* what) const {
-  E31_CHECK(std::this_thread::get_id() != thread_id_, kInvalidArgument, what,
+  E31_CHECK(engine_of_this_thread != this, kInvalidArgument, what,
             " was called by a function that runs between steps; call it from another thread");
 }
 
@@ -245,6 +246,7 @@ void AsyncEngine::Impl::shutdown() {
 // The rest is the engine's thread.
 
 void AsyncEngine::Impl::run() {
+  engine_of_this_thread = this;
   try {
     bool has_work = false;
     while (take_orders(has_work)) {

@@ -42,6 +42,7 @@ struct RequestState {
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   bool was_admitted = false;      // before now
   int32_t num_cached_tokens = 0;  // of the prompt, when it was first admitted
+  double first_run_at = 0;        // StepOutput::first_run_at
 
   // While it runs.
   int32_t num_computed = 0;

@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/check.h"
@@ -154,6 +155,7 @@ void Scheduler::enter(RequestState& request, const std::vector<int32_t>& cached)
   free_slots_.pop_back();
   if (std::exchange(request.was_admitted, true)) return;
   request.num_cached_tokens = num_cached;
+  request.first_run_at = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   if (!config_.enable_prefix_caching) return;
   prefix_cache_queries_ += request.prompt_length;
   prefix_cache_hits_ += num_cached;

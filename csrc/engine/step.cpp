@@ -89,6 +89,7 @@ std::vector<StepOutput> Engine::Impl::commit(std::span<ScheduledRequest> schedul
     }
     StepOutput& output = outputs.emplace_back();
     output.num_cached_tokens = request.num_cached_tokens;
+    output.first_run_at = request.first_run_at;
     if (entry.num_accepted < 0 && entry.error.empty()) entry.error = no_finite_logit(request);
     if (!entry.error.empty()) {
       commit_error(request, entry.error, output);

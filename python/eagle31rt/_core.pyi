@@ -104,6 +104,7 @@ class StepOutput:
     error: str  # why, if finish_reason is error
     metrics: SpeculationMetrics  # totals so far
     num_cached_tokens: int  # prompt tokens that the prefix cache served
+    first_run_at: float  # when a step first took it in: seconds of time.monotonic()
 
 class Engine:
     def __init__(self, config: EngineConfig) -> None: ...

@@ -62,6 +62,7 @@ class _Progress:
     submitted: float
     first_token: float | None = None
     last_token: float = 0.0
+    first_run: float = 0.0  # when the engine took it in
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
@@ -134,7 +135,7 @@ class ServerMetrics:
     def on_output(self, request: Request, sample: Sample, step: StepOutput) -> None:
         progress = self._samples[sample.engine_id]
         if step.new_token_ids:
-            self._add_tokens(progress, request, len(step.new_token_ids))
+            self._add_tokens(progress, request, step)
         if step.metrics.num_drafts > progress.num_drafts:
             self._add_speculation(progress, step.metrics)
         if step.finish_reason:
@@ -181,6 +182,15 @@ class ServerMetrics:
             "request_time_per_output_token_seconds", "Mean time a token after the first, of a sample.", _TOKEN_BUCKETS
         )
         self._latency = self._histogram("e2e_request_latency_seconds", "From submission to the end.", _REQUEST_BUCKETS)
+        self._queue = self._histogram(
+            "request_queue_time_seconds", "From submission to the first step that took it in.", _REQUEST_BUCKETS
+        )
+        self._prefill = self._histogram(
+            "request_prefill_time_seconds", "From that step to the first token.", _REQUEST_BUCKETS
+        )
+        self._inference = self._histogram(
+            "request_inference_time_seconds", "From that step to the last token.", _REQUEST_BUCKETS
+        )
         self._decode = self._histogram(
             "request_decode_time_seconds", "From the first token to the last.", _REQUEST_BUCKETS
         )
@@ -196,16 +206,19 @@ class ServerMetrics:
         family = Histogram(_PREFIX + name, text, tuple(self._labels), buckets=buckets, registry=self._own)
         return family.labels(**self._labels)
 
-    def _add_tokens(self, progress: _Progress, request: Request, count: int) -> None:
+    def _add_tokens(self, progress: _Progress, request: Request, step: StepOutput) -> None:
         now = time.monotonic()
         if progress.first_token is None:
             progress.first_token = now
+            progress.first_run = step.first_run_at
             self._first_token.observe(now - progress.submitted)
+            self._queue.observe(progress.first_run - progress.submitted)
+            self._prefill.observe(now - progress.first_run)
             self._prompt_tokens.inc(len(request.token_ids))
         else:
             self._inter_token.observe(now - progress.last_token)
         progress.last_token = now
-        self._generation_tokens.inc(count)
+        self._generation_tokens.inc(len(step.new_token_ids))
 
     def _add_speculation(self, progress: _Progress, totals: SpeculationMetrics) -> None:
         drafts = totals.num_drafts - progress.num_drafts
@@ -233,6 +246,7 @@ class ServerMetrics:
         if progress.first_token is not None:
             decode = progress.last_token - progress.first_token
             self._decode.observe(decode)
+            self._inference.observe(progress.last_token - progress.first_run)
             if num_tokens > 1:
                 self._per_token.observe(decode / (num_tokens - 1))
 

@@ -67,6 +67,7 @@ struct StepOutput {
   std::string error;              // why, for kError, and for kAbort by a deadline
   SpeculationMetrics metrics;     // totals so far
   int32_t num_cached_tokens = 0;  // prompt tokens that the prefix cache served
+  double first_run_at = 0;        // when a step first took it in: seconds of std::chrono::steady_clock
 };
 
 struct EngineInfo {

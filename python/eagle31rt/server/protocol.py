@@ -16,7 +16,7 @@ from eagle31rt.server.errors import ApiError, bad_request
 # Accepted and without effect: they do not change what is generated.
 _NO_EFFECT = frozenset(("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"))
 # field -> the values that ask for nothing. Others are refused: this version does not do it.
-_UNSUPPORTED: dict[str, tuple[object, ...]] = {
+UNSUPPORTED_FIELDS: dict[str, tuple[object, ...]] = {
     # OpenAI
     "best_of": (1,),
     "suffix": ("",),
@@ -150,9 +150,9 @@ Model = TypeVar("Model", bound=_Fields)
 def parse_request(kind: type[Model], body: Mapping[str, Any]) -> Model:
     """Raises ApiError naming the first field that is unknown, unsupported or of the wrong type."""
     fields = {name: value for name, value in body.items() if value is not None and name not in _NO_EFFECT}
-    for name in [name for name in fields if name in _UNSUPPORTED and name not in kind.model_fields]:
+    for name in [name for name in fields if name in UNSUPPORTED_FIELDS and name not in kind.model_fields]:
         value = fields.pop(name)
-        if not any(type(value) is type(one) and value == one for one in _UNSUPPORTED[name]):
+        if not any(type(value) is type(one) and value == one for one in UNSUPPORTED_FIELDS[name]):
             raise bad_request(name, f"{name} is not supported by this version; leave it out", "unsupported")
     try:
         return kind.model_validate(fields)
