@@ -189,10 +189,9 @@ def test_equality_emits_the_plain_samples(instruction_set: str) -> None:
         while n < len(drafts) and drafts[n] >= 0 and drafts[n] == plain[begin + n]:
             n += 1
         if plain[begin + n] < 0:
-            assert accepted[i] == -1 and (emitted[begin:end] == -1).all()
-        else:
-            assert accepted[i] == n
-            assert emitted[begin:end].tolist() == plain[begin : begin + n + 1].tolist() + [-1] * (end - begin - n - 1)
+            n -= 1  # what plain decoding emits before it fails
+        assert accepted[i] == n
+        assert emitted[begin:end].tolist() == plain[begin : begin + n + 1].tolist() + [-1] * (end - begin - n - 1)
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -218,6 +217,20 @@ def test_a_row_without_any_law_fails_its_request_only(method: str) -> None:
     accepted, emitted = _testing.verify_chain(FASTEST, method, logits, rows, VOCAB, drafts)
     assert accepted.tolist() == [0, -1, 0]
     assert (emitted[[0, 4]] >= 0).all() and (emitted[[1, 2, 3, 5]] == -1).all()
+
+
+@pytest.mark.parametrize("instruction_set", ["reference", *INSTRUCTION_SETS])
+@pytest.mark.parametrize("method", ["equality", "standard", "block", "synthetic"])
+def test_drafts_before_a_row_without_any_law_are_emitted(instruction_set: str, method: str) -> None:
+    """The ids of plain decoding up to the row that fails, which is the first of the next round."""
+    drafts = np.array([-1, 4, 2, 7, 7, -1, 4], np.int32)
+    logits = np.full((7, VOCAB), -np.inf, np.float32)
+    logits[[0, 1, 5], [4, 2, 4]] = 0.0  # rows 2 and 6 have no law
+    chains = {"row_begin": [0, 5, 7], "draft_token_ids": drafts, "acceptance_rates": [1, 1, 0, 0, 0, 1, 0]}
+    rows = columns(7, seed=np.arange(7), temperature=1.0)
+    accepted, emitted = _testing.verify_chain(instruction_set, method, logits, rows, VOCAB, chains)
+    assert accepted.tolist() == [1, 0]
+    assert emitted.tolist() == [4, 2, -1, -1, -1, 4, -1]
 
 
 @pytest.mark.parametrize("instruction_set", ["reference", *INSTRUCTION_SETS])

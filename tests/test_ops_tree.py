@@ -230,7 +230,7 @@ def test_equality_takes_the_path_of_plain_samples(backend: str) -> None:
                 break
             path.append(int(child))
         if begin == end or plain[begin + path[-1]] < 0:
-            path = []
+            path.pop()  # what plain decoding emits before it fails
         assert accepted[i] == len(path) - 1
         assert path_rows[begin:end].tolist() == path + [-1] * (size - len(path))
         assert emitted[begin:end].tolist() == [*plain[begin:][path], *[-1] * (size - len(path))]

@@ -32,16 +32,20 @@ E31_HOST_DEVICE static inline double verify_coin(const VerifyChainParams& params
   return unit_interval(verify_bits(params, request, place, purpose));
 }
 
-// Writes the accepted drafts, the token after them and -1 behind; token < 0 means failure.
+// Writes the accepted drafts, the token after them and -1 behind. token < 0: there is none, so the last accepted draft
+// takes its place; without any it is a failure.
 E31_HOST_DEVICE static inline void emit_tokens(const VerifyChainParams& params, int64_t request, int64_t num_accepted,
                                                int32_t token) {
   const int64_t begin = params.row_begin[request], num_rows = params.row_begin[request + 1] - begin;
-  int32_t* out = params.emitted_token_ids + begin;
-  const int64_t num_kept = token < 0 ? 0 : num_accepted;
-  for (int64_t j = 0; j < num_kept; ++j) out[j] = params.draft_token_ids[begin + j + 1];
-  for (int64_t j = num_kept; j < num_rows; ++j) out[j] = -1;
-  if (token >= 0) out[num_kept] = token;
-  params.num_accepted[request] = token < 0 ? -1 : static_cast<int32_t>(num_accepted);
+  if (token < 0) {
+    if (num_accepted > 0) token = params.draft_token_ids[begin + num_accepted];
+    num_accepted -= 1;
+  }
+  for (int64_t j = 0; j < num_rows; ++j) {
+    const int64_t r = begin + j;
+    params.emitted_token_ids[r] = j < num_accepted ? params.draft_token_ids[r + 1] : j == num_accepted ? token : -1;
+  }
+  params.num_accepted[request] = static_cast<int32_t>(num_accepted);
 }
 
 }  // namespace eagle31rt

@@ -17,6 +17,9 @@
 // finite law. p and q are compared as doubles (rules.h). If every draft of kStandard or kBlock stands, the bonus token
 // is drawn from p of the last row; kSynthetic emits the plain sample of the row that it ends on.
 //
+// Where the row to emit from has no logit above -inf, the last accepted draft is the emitted token and counts as
+// accepted no more: plain decoding emits these ids before it fails, and the next round begins with the row that fails.
+//
 // Noise is keyed by the request's seed, the position of the row, a purpose for each kind of draw (coins kAccept or
 // kSynthetic; recovered and bonus tokens kResidual; drafts kDraft; plain samples kSample) and, as index, the row's
 // place in its round (0 for plain samples). The place is needed: kBlock looks at coins and drafts behind the token
@@ -41,7 +44,7 @@ struct VerifyChainParams {
                                    // row r (last of a request unused)
   const int32_t* draft_to_target;  // [draft_vocab_size] target id of each draft id, ascending; null: identity
   const float* acceptance_rates;   // [num_rows] kSynthetic only: conditional rate of the draft after row r
-  int32_t* num_accepted;           // [num_requests] out; -1: the row to emit from has no logit above -inf, or padding
+  int32_t* num_accepted;           // [num_requests] out; -1: the first row has no logit above -inf, or padding
   int32_t* emitted_token_ids;      // [num_rows] out: from row_begin[i], num_accepted[i] + 1 ids, then -1
   int64_t num_requests;
   int64_t draft_vocab_size;

@@ -78,16 +78,20 @@ E31_HOST_DEVICE static inline double child_coin(const Tree& tree, int32_t row, i
   return unit_interval(tree_bits(tree, row, NoisePurpose::kAccept, child - 1));
 }
 
-// The outputs of a request: path_rows holds the path (root first) up to num_accepted; token < 0 means failure.
+// The outputs of a request: path_rows holds the path (root first) up to num_accepted. token < 0: there is none, so the
+// last accepted draft takes its place; without any it is a failure.
 E31_HOST_DEVICE static inline void emit_path(const Tree& tree, int64_t request, int32_t num_accepted, int32_t token) {
   int32_t* path = tree.params.path_rows + tree.first_row;
   int32_t* emitted = tree.params.emitted_token_ids + tree.first_row;
-  const int32_t num_kept = token < 0 ? -1 : num_accepted;
-  for (int32_t j = 0; j < tree.num_rows; ++j) {
-    emitted[j] = j < num_kept ? tree.token_ids[path[j + 1]] : j == num_kept ? token : -1;
+  if (token < 0) {
+    if (num_accepted > 0) token = tree.token_ids[path[num_accepted]];
+    num_accepted -= 1;
   }
-  for (int32_t j = num_kept + 1; j < tree.num_rows; ++j) path[j] = -1;
-  tree.params.num_accepted[request] = num_kept;
+  for (int32_t j = 0; j < tree.num_rows; ++j) {
+    emitted[j] = j < num_accepted ? tree.token_ids[path[j + 1]] : j == num_accepted ? token : -1;
+  }
+  for (int32_t j = num_accepted + 1; j < tree.num_rows; ++j) path[j] = -1;
+  tree.params.num_accepted[request] = num_accepted;
 }
 
 }  // namespace eagle31rt

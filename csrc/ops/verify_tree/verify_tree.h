@@ -19,6 +19,8 @@
 // from p. Exact in distribution if which nodes exist does not depend on drawn ids other than those of earlier siblings
 // and ancestors: any tree for point masses (build_tree), static trees for drawn children.
 //
+// As in verify_chain, the last accepted draft is the emitted token where the row behind it has no logit above -inf.
+//
 // Noise as for chains: seed and position of a row, purpose, and the row's place as index: kSample 0; residual and bonus
 // tokens (kResidual) the place of the row; coins (kAccept) position of the parent, and the place of the child - 1. So a
 // chain given as a tree gets verify_chain's result bit for bit.
@@ -50,8 +52,7 @@ struct VerifyTreeParams {
   const int32_t* draft_rows;    // [num_rows] row of draft_logits that drew the children of the row, -1: point masses;
                                 // null: the row itself
   const int32_t* draft_to_target;  // [draft_vocab_size] target id of each draft id, ascending; null: identity
-  int32_t* num_accepted;           // [num_requests] out: drafts; -1: the row to emit from has no logit above -inf,
-                                   // or padding
+  int32_t* num_accepted;           // [num_requests] out: drafts; -1: the root has no logit above -inf, or padding
   int32_t* path_rows;              // [num_rows] out: from row_begin[i], the root (0) and the num_accepted[i] accepted
                                    // rows, ascending, then -1; all -1 after a failure
   int32_t* emitted_token_ids;      // [num_rows] out: the tokens that follow the rows of the path, then -1
