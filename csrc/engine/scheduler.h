@@ -5,9 +5,7 @@
 //   1 gives running requests the pages of their next row; who comes last is preempted while there are too few
 //   2 admits waiting requests while there are slots and pages for all that they must compute
 //   3 gives drafts what pages are left
-//   4 gives prompts max_num_batched_tokens rows, besides decode and draft rows, so that many requests that speculate
-//   can
-//     not starve a new one
+//   4 gives prompts max_num_batched_tokens rows, besides decode and draft rows: speculation cannot starve a new prompt
 //
 // A request that is preempted waits in its old place and computes its prompt and output anew; its ids are the same. The
 // first in order is never preempted and fits alone (Engine::check_request), so the engine always gets on.
