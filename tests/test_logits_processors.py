@@ -104,7 +104,7 @@ def test_arrays_may_be_kept(engines: tuple[LLM, LLM]) -> None:
         (lambda output, logits: logits[:-1], "returned 95 values in 1 dimensions for 96 logits"),
         (lambda output, logits: logits.reshape(2, -1), "returned 96 values in 2 dimensions"),
         (lambda output, logits: "abc", "must return None or its logits"),
-        (lambda output, logits: logits.fill(-np.inf), "no finite logit"),
+        (lambda output, logits: logits.fill(-np.inf), "logits_processors leave no id after position"),
     ],
     ids=["raises", "short", "two dimensions", "text", "bans all"],
 )
