@@ -27,7 +27,7 @@ from eagle31rt.sampling_params import MAX_SAMPLES, MAX_SPECULATIVE_TOKENS, NEUTR
 from eagle31rt.server.errors import ApiError
 from eagle31rt.server.protocol import UNSUPPORTED_FIELDS, CompletionRequest, parse_request
 from eagle31rt.structured_outputs import StructuredOutputsParams
-from eagle31rt.vllm_arguments import CALL_ARGUMENTS, ENGINE_ARGUMENTS
+from eagle31rt.vllm_arguments import CALL_ARGUMENTS, ENGINE_ARGUMENTS, SERVER_ARGUMENTS, refuse_other_arguments
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "limits.md"
 
@@ -174,6 +174,17 @@ def _http_fields() -> Iterator[Refusal]:
         yield Refusal(f"{name}={json.dumps(value)}", lambda name=name, value=value: refused(name, value))
 
 
+def _serve_options() -> Iterator[Refusal]:
+    for name, (neutral, _) in SERVER_ARGUMENTS.items():
+        if {True, False} <= {value for value in neutral if isinstance(value, bool)}:
+            continue  # every value is taken
+        value = _example(name, neutral)
+        yield Refusal(
+            f"--{name.replace('_', '-')} {value}",
+            lambda name=name, value=value: refuse_other_arguments({name: value}, SERVER_ARGUMENTS),
+        )
+
+
 def _models(folder: Path, target: Path) -> Iterator[Refusal]:
     """Configs that are read and refused; the weights do not matter."""
     config = json.loads((target / "config.json").read_text())
@@ -200,6 +211,7 @@ def sections() -> Iterator[dict[str, list[Refusal]]]:
         yield {
             "Models": list(_models(folder, target)),
             "Arguments of LLM and AsyncLLM": list(_engine_arguments(target)),
+            "Options of eagle31rt serve, beside those": list(_serve_options()),
             "Keys of speculative_config": list(_speculation()),
             "Fields of SamplingParams": [*_request_fields(), *_grammars(llm)],
             "Calls and prompts": list(_calls(llm)),

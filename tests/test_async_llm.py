@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import AsyncIterator, Coroutine
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,30 @@ def test_abort_ends_with_what_there_is(llm: AsyncLLM) -> None:
 
     output = run_slowly(llm, abort())
     assert (output.request_id, output.outputs[0].finish_reason, output.finished) == ("mine", "abort", True)
+
+
+@pytest.mark.parametrize("end", ["abort", "shutdown"])
+def test_text_held_back_for_a_stop_string_comes_with_the_end(pair: tuple[Path, Path], end: str) -> None:
+    llm = AsyncLLM(pair[0], **engine_arguments(None))
+
+    async def cut() -> tuple[RequestOutput, RequestOutput]:
+        only = llm.get_tokenizer().encode("A", add_special_tokens=False)
+        never = SamplingParams(temperature=0.0, max_tokens=None, allowed_token_ids=only, stop="A" * 1000 + "b")
+        iterator = llm.generate("a", never, "cut")
+        before = await anext(iterator)
+        while len(before.outputs[0].token_ids) < 10:
+            before = await anext(iterator)
+        if end == "abort":
+            await llm.abort("cut")
+        else:
+            await asyncio.to_thread(llm.shutdown)
+        return before, [output async for output in iterator][-1]
+
+    with slowed(llm) if end == "abort" else nullcontext():
+        before, last = run(cut())
+    assert before.outputs[0].text == ""
+    assert last.outputs[0].finish_reason == "abort"
+    assert last.outputs[0].text == "A" * len(last.outputs[0].token_ids) != ""
 
 
 def test_a_bad_request_raises_and_harms_nobody(llm: AsyncLLM, expected: list[RequestOutput]) -> None:

@@ -123,7 +123,7 @@ def test_without_a_table_text_is_made_in_python(tmp_path: Path) -> None:
     config["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": False}
     (directory / "tokenizer.json").write_text(json.dumps(config))
     llm = LLM(directory)
-    assert llm.get_tokenizer().token_table() is None
+    assert llm.get_tokenizer().token_bytes() is None
     output = llm.generate("abc", SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))[0].outputs[0]
     assert output.text == llm.get_tokenizer().decode(output.token_ids)
     assert len(SPECIAL) < VOCAB_SIZE and output.text.count(" ") >= 7

@@ -85,6 +85,12 @@ def test_bad_command_lines(arguments: list[str], words: str, capsys: pytest.Capt
         (["--tool-call-parser", "hermes"], "tool_call_parser"),
         (["--per-request-spec-decode-metrics", "detailed"], "summary"),
         (["--model", "x"], "once"),
+        (["--api-key", ""], "--api-key is empty"),
+        (["--api-key", "key", " "], "--api-key is empty"),
+        (["--chat-template", "x.jinja"], "chat_template='x.jinja'"),
+        (["--ssl-keyfile", "key.pem"], "ssl_keyfile"),
+        (["--allowed-origins", '["http://x"]'], "allowed_origins"),
+        (["--no-enable-chunked-prefill"], "enable_chunked_prefill=False"),
     ],
 )
 def test_what_is_not_possible_is_refused(
@@ -92,6 +98,12 @@ def test_what_is_not_possible_is_refused(
 ) -> None:
     assert main(["serve", str(tmp_path), *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_options_that_ask_for_nothing_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    neutral = ["--disable-log-requests", "--root-path", "", "--no-async-scheduling", "--api-server-count", "1"]
+    assert main(["serve", str(tmp_path / "none"), *neutral]) == 2
+    assert "not supported" not in capsys.readouterr().err
 
 
 def test_without_the_extra_it_says_which(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def innocent(server: RunningServer) -> Iterator[None]:
     """A neighbour that asks for the same all the time, and must get the same."""
     body = {"model": MODEL, "prompt": "abc", "temperature": 0.9, "seed": 5, "max_tokens": 40}

@@ -163,7 +163,7 @@ class AsyncLLM(BaseLLM):
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Prompt:
-        """Text and token ids of a conversation."""
+        """The text of a conversation, not yet tokenised."""
         conversation = parse_conversations([messages])[0]
         return self._chat_prompt(
             conversation, chat_template, add_generation_prompt, tools, dict(chat_template_kwargs or {})
@@ -212,7 +212,7 @@ class AsyncLLM(BaseLLM):
         from eagle31rt import _core
 
         self._core = _core
-        self._engine = _core.AsyncEngine(config, self._token_table)
+        self._engine = _core.AsyncEngine(config, self._core_token_table())
         self.max_num_seqs = config.max_num_seqs
         return self._engine.info
 
@@ -272,7 +272,7 @@ class AsyncLLM(BaseLLM):
                 continue
             for sample in request.samples:
                 if not sample.finished:
-                    sample.output.finish_reason = "abort"
+                    sample.abort()
                     self._cancel(request, sample)
             self._notify(stream, request)
 

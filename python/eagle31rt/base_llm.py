@@ -7,6 +7,7 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eagle31rt.core_params import CoreParamsMaker
@@ -84,7 +85,7 @@ class BaseLLM(ABC):
 
             self._tokenizer = Tokenizer(directory if tokenizer is None else model_directory(tokenizer, "tokenizer"))
         # None: the engine makes no text, and stop strings are refused.
-        self._token_table = None if self._tokenizer is None else self._tokenizer.token_table()
+        self._token_bytes = None if self._tokenizer is None else self._tokenizer.token_bytes()
         self._info: dict[str, Any] = self._open_engine(config)
         self._params_maker = CoreParamsMaker(self._info, self._tokenizer, max_logprobs)
         self._seed = seed
@@ -95,11 +96,14 @@ class BaseLLM(ABC):
 
     @abstractmethod
     def _open_engine(self, config: _core.EngineConfig) -> dict[str, Any]:
-        """Makes the engine, with `self._token_table` if there is one, and returns its info."""
+        """Makes the engine, with `self._core_token_table()`, and returns its info."""
 
     @abstractmethod
     def _add_request(self, engine_id: int, request: Request, params: _core.SamplingParams) -> None:
         """Hands one sample of `request` to the engine. Raises what the engine refuses it for."""
+
+    def _core_token_table(self) -> _core.TokenTable | None:
+        return None if self._token_bytes is None else self._token_bytes.to_core()
 
     def get_tokenizer(self) -> Tokenizer:
         """Raises InvalidArgumentError with skip_tokenizer_init."""
@@ -115,9 +119,8 @@ class BaseLLM(ABC):
         tools: list[dict[str, Any]] | None,
         variables: dict[str, Any],
     ) -> Prompt:
-        tokenizer = self.get_tokenizer()
-        text = tokenizer.render_chat(conversation, add_generation_prompt, chat_template, tools, **variables)
-        return Prompt(text, tokenizer.encode(text, add_special_tokens=False))  # the template writes them itself
+        text = self.get_tokenizer().render_chat(conversation, add_generation_prompt, chat_template, tools, variables)
+        return Prompt(text, None, add_special_tokens=False, what="conversation")  # the template writes them itself
 
     def _make_requests(
         self,
@@ -132,16 +135,26 @@ class BaseLLM(ABC):
         requests: list[Request] = []
         for index, prompt in enumerate(prompts):
             try:
-                token_ids = self._params_maker.truncate_prompt(self._prompt_ids(prompt), params[index])
+                token_ids = self._params_maker.truncate_prompt(
+                    self.prompt_ids(prompt, any_length=params[index].truncate_prompt_tokens is not None), params[index]
+                )
                 prepared = self._params_maker.prepare(params[index])
             except Eagle31rtError as error:
-                raise at_index(error, "prompt", index) from error
+                raise at_index(error, prompt.what, index) from error
             requests.append(Request(prompt.text, token_ids, params[index], prepared, priorities[index]))
         return requests
 
-    def _prompt_ids(self, prompt: Prompt) -> list[int]:
+    def prompt_ids(self, prompt: Prompt, any_length: bool = False) -> list[int]:
+        """Ids of one prompt. Text that max_model_len tokens cannot say is refused unread, unless `any_length`."""
         if prompt.token_ids is None:
-            return self.get_tokenizer().encode(prompt.text or "")
+            tokenizer, text = self.get_tokenizer(), prompt.text or ""
+            length: int = self._info["max_model_len"]
+            if not any_length and len(text) > length * tokenizer.max_token_bytes:
+                raise InvalidArgumentError(
+                    f"the prompt has {len(text)} characters, more than max_model_len ({length}) tokens can say; "
+                    "shorten it"
+                )
+            return tokenizer.encode(text, prompt.add_special_tokens)
         vocab_size: int = self._info["vocab_size"]
         for token_id in prompt.token_ids:
             if not 0 <= token_id < vocab_size:
@@ -155,11 +168,20 @@ class BaseLLM(ABC):
         silent_stops = frozenset(self._info["eos_token_ids"]) - frozenset(params.stop_token_ids or ())
         for index in range(params.n):
             detokenizer = None
-            if self._tokenizer is not None and self._token_table is None and params.detokenize:
+            whole_text = None
+            if self._token_bytes is not None and params.detokenize:
+                whole_text = partial(self._token_bytes.text, skip_special_tokens=params.skip_special_tokens)
+            elif self._tokenizer is not None and params.detokenize:
                 detokenizer = self._tokenizer.detokenizer(params.skip_special_tokens)
             decode = None if self._tokenizer is None else self._tokenizer.decode_token
             sample = Sample(
-                self._next_id, index, detokenizer, silent_stops, decode, wants_logprobs=params.logprobs is not None
+                self._next_id,
+                index,
+                detokenizer,
+                silent_stops,
+                decode,
+                wants_logprobs=params.logprobs is not None,
+                whole_text=whole_text,
             )
             self._next_id += 1
             request.samples.append(sample)

@@ -77,7 +77,7 @@ class CoreParamsMaker:
             return -1
         wanted = self._info["vocab_size"] if value == -1 else value
         if wanted > self._max_logprobs:
-            given = f"-1, all {wanted} ids of the vocabulary," if value == -1 else str(value)
+            given = f"-1, all {wanted} ids of the vocabulary" if value == -1 else str(value)
             raise InvalidArgumentError(
                 f"SamplingParams.{name} ({given}) is more than max_logprobs ({self._max_logprobs}), which the engine's "
                 f"argument of that name can raise to {MAX_LOGPROBS}"

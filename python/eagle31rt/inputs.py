@@ -32,6 +32,8 @@ class Prompt:
 
     text: str | None
     token_ids: list[int] | None
+    add_special_tokens: bool = True  # when the text is tokenised
+    what: str = "prompt"  # in errors
 
 
 def parse_prompts(prompts: Any) -> list[Prompt]:
@@ -172,7 +174,9 @@ def _parse_conversation(messages: Any) -> list[Message]:
     for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise InvalidArgumentError(f"a message must be a dict with 'role' and 'content', got {message!r:.200}")
-        result.append({**message, "content": _plain_content(message.get("content"))})
+        content = _plain_content(message.get("content"))
+        # OpenAI's null beside calls; many templates would write "None".
+        result.append({**message, "content": "" if content is None and message.get("tool_calls") else content})
     return result
 
 

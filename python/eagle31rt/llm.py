@@ -35,8 +35,9 @@ class LLM(BaseLLM):
 
         self._core = _core
         self._engine = _core.Engine(config)
-        if self._token_table is not None:
-            self._engine.set_token_table(self._token_table)
+        table = self._core_token_table()
+        if table is not None:
+            self._engine.set_token_table(table)
         # By the engine's request id, until their caller takes them.
         self._outbox: dict[int, list[_core.StepOutput]] = {}
         return self._engine.info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from eagle31rt.detokenizer import IncrementalDetokenizer
@@ -25,11 +26,12 @@ class Sample:
         silent_stop_ids: frozenset[int],
         decode_token: TokenDecoder | None = None,
         wants_logprobs: bool = False,
+        whole_text: Callable[[list[int]], str] | None = None,
     ) -> None:
         """`detokenizer`: None if the engine makes the text, or nobody shall.
 
         `silent_stop_ids`: ends of sequence, which vLLM does not report as `stop_reason`. `decode_token` gives the
-        texts of log-probabilities.
+        texts of log-probabilities. `whole_text` gives the text of all ids, if the engine makes it.
         """
         self.engine_id = engine_id
         self.output = CompletionOutput(index=index, text="", token_ids=[])
@@ -41,6 +43,7 @@ class Sample:
         self.metrics = RequestMetrics()
         self._detokenizer = detokenizer
         self._silent_stop_ids = silent_stop_ids
+        self._whole_text = whole_text
 
     @property
     def finished(self) -> bool:
@@ -67,6 +70,20 @@ class Sample:
         if step.finish_reason:
             self._finish(step)
 
+    def abort(self) -> None:
+        """Ends it here: no further output comes."""
+        self.output.finish_reason = "abort"
+        self._complete_text()
+
+    def _complete_text(self) -> None:
+        """Adds what was held back as the possible beginning of a stop string or of a character."""
+        if self._detokenizer is not None:
+            self.output.text += self._detokenizer.finish()
+        elif self._whole_text is not None and self.output.finish_reason == "abort":
+            text = self._whole_text(self.output.token_ids)
+            if text.startswith(self.output.text):
+                self.output.text = text
+
     def _add_logprobs(self, step: StepOutput) -> None:
         if step.prompt_logprobs:
             self.prompt_logprobs = prompt_logprob_list(step.prompt_logprobs, self._decode_token)
@@ -77,9 +94,8 @@ class Sample:
             self.output.cumulative_logprob += entry.logprob
 
     def _finish(self, step: StepOutput) -> None:
-        if self._detokenizer is not None:
-            self.output.text += self._detokenizer.finish()
         self.output.finish_reason = step.finish_reason
+        self._complete_text()
         if step.finish_reason == "error":
             self.output.stop_reason = step.error
         elif step.stop_string:

@@ -68,7 +68,7 @@ def _compiled(source: str) -> jinja2.Template:
 def _rendered(source: str, variables: dict[str, Any], max_characters: int) -> str:
     pieces: list[str] = []
     length = 0
-    for piece in _compiled(source).generate(**variables):
+    for piece in _compiled(source).generate(variables):
         length += len(piece)
         if length > max_characters:
             raise jinja2.TemplateError(f"gives more than {max_characters} characters")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenizers import Tokenizer as _FastTokenizer
 
 from eagle31rt.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate
 from eagle31rt.detokenizer import IncrementalDetokenizer
 from eagle31rt.errors import CheckpointError, InvalidArgumentError
-from eagle31rt.token_table import read_token_bytes
-
-if TYPE_CHECKING:
-    from eagle31rt import _core
+from eagle31rt.token_table import TokenBytes, read_token_bytes
 
 _TEMPLATE_FILE = "chat_template.jinja"
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_ARGUMENT_VARIABLES = ("messages", "add_generation_prompt", "tools", "chat_template")
 _MAX_CONFIG_BYTES = 64 << 20
 
 
@@ -43,6 +42,8 @@ class Tokenizer:
         self.special_tokens = _special_tokens({**special_map, **config})
         added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        self._max_token_bytes = max((len(token.encode()) for token in vocabulary), default=0)
         template = _template_source(directory, config)
         self._chat_template = None if template is None else ChatTemplate(template)
 
@@ -58,18 +59,23 @@ class Tokenizer:
                 f"text is not valid Unicode: lone surrogate {character!r} at position {error.start}; "
                 'decode the bytes with errors="replace"'
             ) from error
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        # Of the library's functions for one text and for several, only the latter let other threads run meanwhile.
+        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
+
+    @property
+    def max_token_bytes(self) -> int:
+        """No token says more than so many bytes."""
+        return self._max_token_bytes
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`, the same as a detokenizer gives in pieces."""
         detokenizer = self.detokenizer(skip_special_tokens)
         return detokenizer.add(token_ids) + detokenizer.finish()
 
-    def token_table(self) -> _core.TokenTable | None:
-        """What the ids say, for an engine; None if this kind of tokenizer cannot tell it token by token."""
-        table = read_token_bytes(self._tokenizer)
-        return None if table is None else table.to_core()
+    def token_bytes(self) -> TokenBytes | None:
+        """What the ids say; None if this kind of tokenizer cannot tell it token by token."""
+        return read_token_bytes(self._tokenizer)
 
     def decode_token(self, token_id: int) -> str:
         """Text of one token, special or not; bytes that are no whole character come as replacement characters."""
@@ -93,16 +99,22 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         chat_template: str | None = None,
         tools: list[dict[str, Any]] | None = None,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt text of a conversation. Raises InvalidArgumentError if the template refuses it or is unsafe."""
+        """The prompt text of a conversation; `variables` are further ones of the template.
+
+        Raises InvalidArgumentError if the template refuses it or is unsafe, or for a variable that is an argument here.
+        """
+        reserved = [name for name in _ARGUMENT_VARIABLES if name in (variables or {})]
+        if reserved:
+            raise InvalidArgumentError(f"chat_template_kwargs may not hold {reserved[0]!r}: give it by itself")
         template = self._chat_template if chat_template is None else ChatTemplate(chat_template)
         if template is None:
             raise InvalidArgumentError(
                 "no chat template in tokenizer_config.json or chat_template.jinja: pass chat_template=..., "
                 "or use generate() with the text the model expects"
             )
-        values = {**self.special_tokens, "tools": tools, "documents": None, **variables}
+        values = {**self.special_tokens, "tools": tools, "documents": None, **(variables or {})}
         return template.render({**values, "messages": messages, "add_generation_prompt": add_generation_prompt})
 
 

@@ -98,6 +98,56 @@ ENGINE_ARGUMENTS: dict[str, tuple[tuple[object, ...], str]] = {
 }
 
 
+_PROXY = "this is a proxy's business"
+_FRONT_END = "there is one process that serves one engine"
+
+# The same for options of `vllm serve` that concern the server itself.
+SERVER_ARGUMENTS: dict[str, tuple[tuple[object, ...], str]] = {
+    "ssl_keyfile": (_NOTHING, _PROXY),
+    "ssl_certfile": (_NOTHING, _PROXY),
+    "ssl_ca_certs": (_NOTHING, _PROXY),
+    "ssl_cert_reqs": ((None, 0), _PROXY),
+    "enable_ssl_refresh": (_NOTHING, _PROXY),
+    "allowed_origins": ((None, ["*"]), _PROXY),
+    "allowed_methods": ((None, ["*"]), _PROXY),
+    "allowed_headers": ((None, ["*"]), _PROXY),
+    "allow_credentials": (_NOTHING, _PROXY),
+    "root_path": (_NOTHING, _PROXY),
+    "uds": (_NOTHING, "give host and port"),
+    "middleware": (_NOTHING, "there are no plugins"),
+    "tool_parser_plugin": (_NOTHING, "there are no plugins"),
+    "reasoning_parser_plugin": (_NOTHING, "there are no plugins"),
+    "tool_server": (_NOTHING, _RAW_TEXT),
+    "exclude_tools_when_tool_choice_none": ((None, True), "tool_choice none hands the template no tools"),
+    "chat_template": (_NOTHING, "put chat_template.jinja into the tokenizer's directory"),
+    "chat_template_content_format": ((None, "auto", "string"), "the template gets the content of a message as text"),
+    "trust_request_chat_template": (_NOTHING, "templates of requests are not run"),
+    "response_role": ((None, "assistant"), "answers are the assistant's"),
+    "return_tokens_as_token_ids": (_NOTHING, "ask with return_token_ids"),
+    "enable_prompt_tokens_details": ((None, False, True), "usage always has prompt_tokens_details"),
+    "enable_force_include_usage": (_NOTHING, "ask with stream_options.include_usage"),
+    "enable_request_id_headers": (_NOTHING, "give request_id in the body"),
+    "enable_server_load_tracking": (_NOTHING, "see num_requests_running in /metrics"),
+    "enable_log_requests": (_NOTHING, "logs hold no text of requests"),
+    "enable_log_outputs": (_NOTHING, "logs hold no text of answers"),
+    "disable_log_requests": ((None, False, True), "logs hold no text of requests"),
+    "max_log_len": (_NOTHING, "logs hold no text of requests"),
+    "log_config_file": (_NOTHING, "use uvicorn_log_level"),
+    "disable_fastapi_docs": ((None, False, True), "there are no such pages"),
+    "disable_frontend_multiprocessing": ((None, False, True), _FRONT_END),
+    "api_server_count": ((None, 1), _FRONT_END),
+    "headless": (_NOTHING, _FRONT_END),
+    "data_parallel_size_local": ((None, 1), "start one server for each device"),
+    "data_parallel_rank": ((None, 0), "start one server for each device"),
+    "data_parallel_address": (_NOTHING, "start one server for each device"),
+    "data_parallel_backend": ((None, "mp"), "start one server for each device"),
+    "nnodes": ((None, 1), _ONE_DEVICE),
+    "node_rank": ((None, 0), _ONE_DEVICE),
+    "config": (_NOTHING, "give the options on the command line"),
+    "h11_max_incomplete_event_size": (_NOTHING, "the limits of HTTP heads are fixed"),
+    "h11_max_header_count": (_NOTHING, "the limits of HTTP heads are fixed"),
+}
+
 # The same for the methods generate and chat.
 CALL_ARGUMENTS: dict[str, tuple[tuple[object, ...], str]] = {
     "lora_request": (_NOTHING, "merge the adapter into the weights"),

@@ -12,10 +12,14 @@ from starlette.types import Receive, Scope, Send
 
 from eagle31rt.outputs import RequestOutput
 from eagle31rt.request_stream import RequestStream
+from eagle31rt.sampling_params import SamplingParams
 from eagle31rt.server.errors import ApiError, bad_request, encode_json
 from eagle31rt.server.formats import AnswerFormat, Json
 
 logger = logging.getLogger("eagle31rt.server")
+
+_NO_TOKEN = ("no token may follow", "no finite logit is left")  # beginnings of the engine's messages
+_BANS = ("structured_outputs", "allowed_token_ids", "bad_words", "min_tokens")  # in order of suspicion
 
 _SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -82,10 +86,19 @@ def _raise_failure(output: RequestOutput, stream: RequestStream) -> None:
     for sample in output.outputs:
         if sample.finish_reason != "error":
             continue
-        if any(request.params.structured_outputs is not None for request in stream.requests):
-            raise bad_request("structured_outputs", f"structured output failed: {sample.stop_reason}")
-        logger.error("request %s failed while it ran", output.request_id)
+        field = _responsible_field(stream.requests[0].params, str(sample.stop_reason))
+        if field is not None:
+            raise bad_request(field, f"{field}: {sample.stop_reason}")
+        logger.error("request %r failed while it ran", output.request_id)
         raise ApiError(500, f"the request failed while it ran: {sample.stop_reason}", code="engine")
+
+
+def _responsible_field(params: SamplingParams, message: str) -> str | None:
+    """The field by which a client made its own request fail: it leaves no token. None for failures of the server."""
+    if not message.startswith(_NO_TOKEN) and params.structured_outputs is None:
+        return None
+    given = [name for name in _BANS if getattr(params, name)]
+    return given[0] if given else None
 
 
 @asynccontextmanager

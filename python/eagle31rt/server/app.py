@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,8 +15,9 @@ from starlette.types import Receive, Scope, Send
 from eagle31rt import __version__
 from eagle31rt.async_llm import AsyncLLM
 from eagle31rt.errors import Eagle31rtError
+from eagle31rt.inputs import Prompt
 from eagle31rt.metrics import ServerMetrics
-from eagle31rt.server.body import read_object
+from eagle31rt.server.body import read_body
 from eagle31rt.server.errors import ApiError, JsonResponse, bad_request, from_runtime_error
 from eagle31rt.server.gate import Gate
 from eagle31rt.server.options import ServerOptions
@@ -102,11 +102,14 @@ class _Routes:
         return Response(text, headers={"content-type": media_type})
 
     async def tokenize(self, http: Request) -> Response:
-        request = parse_request(TokenizeRequest, await read_object(http, self._options.limits))
+        return await read_body(http, self._options.limits, self._tokenized)
+
+    def _tokenized(self, body: dict[str, Any]) -> Response:
+        request = parse_request(TokenizeRequest, body)
         self._service.check_model(request.model)
         if (request.prompt is None) == (request.messages is None):
             raise bad_request("prompt", "give one of prompt and messages")
-        ids = await asyncio.to_thread(self._token_ids, request)
+        ids = self._token_ids(request)
         tokens = None
         if request.return_token_strs:
             tokenizer = self._llm.get_tokenizer()
@@ -117,32 +120,34 @@ class _Routes:
     def _token_ids(self, request: TokenizeRequest) -> list[int]:
         try:
             if request.prompt is not None:
-                return self._llm.get_tokenizer().encode(request.prompt, request.add_special_tokens is not False)
+                return self._llm.prompt_ids(Prompt(request.prompt, None, request.add_special_tokens is not False))
             if request.add_special_tokens:
                 raise bad_request("add_special_tokens", "must be false with messages: the template writes them")
             prompt = self._llm.chat_prompt(
-                conversation(request.messages),
+                conversation(request.messages, self._options.limits.max_messages),
                 add_generation_prompt=request.add_generation_prompt is not False,
                 tools=tools_of(request.tools, None),
                 chat_template_kwargs=request.chat_template_kwargs,
             )
-            return prompt.token_ids or []
+            return self._llm.prompt_ids(prompt)
         except Eagle31rtError as error:
             given = "messages" if request.prompt is None else "prompt"
             raise from_runtime_error(error, TokenizeRequest.model_fields, given) from error
 
     async def detokenize(self, http: Request) -> Response:
-        request = parse_request(DetokenizeRequest, await read_object(http, self._options.limits))
+        return await read_body(http, self._options.limits, self._detokenized)
+
+    def _detokenized(self, body: dict[str, Any]) -> Response:
+        request = parse_request(DetokenizeRequest, body)
         self._service.check_model(request.model)
         ids, size = request.tokens, self._llm.info["vocab_size"]
         if not isinstance(ids, list) or not all(type(one) is int and 0 <= one < size for one in ids):
             raise bad_request("tokens", f"tokens must be a list of token ids from 0 to {size - 1}")
-        tokenizer = self._llm.get_tokenizer()
-        text = await asyncio.to_thread(tokenizer.decode, ids, bool(request.skip_special_tokens))
+        text = self._llm.get_tokenizer().decode(ids, bool(request.skip_special_tokens))
         return JsonResponse({"prompt": text})
 
     async def swap_draft(self, http: Request) -> Response:
-        request = parse_request(SwapDraftRequest, await read_object(http, self._options.limits))
+        request = await read_body(http, self._options.limits, lambda body: parse_request(SwapDraftRequest, body))
         if request.model is None:
             raise bad_request("model", "model must be the directory of a draft")
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -15,15 +16,21 @@ from eagle31rt.server.options import Limits
 _MAX_INTEGER = 2**64 - 1  # the widest field (seed)
 _MAX_DIGITS = 400  # of any number
 
+Result = TypeVar("Result")
 
-async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
-    """Raises ApiError: 408 for a body that does not come, 413 for too large a one, 400 for what is no JSON object."""
+
+async def read_body(request: Request, limits: Limits, parse: Callable[[dict[str, Any]], Result]) -> Result:
+    """What `parse` makes of the JSON object, in another thread: large bodies must not hold up other requests.
+
+    Raises what `parse` does, or ApiError: 408 for a body that does not come, 413 for too large a one, 400 for what is
+    no JSON object.
+    """
     try:
         body = await asyncio.wait_for(_read(request, limits.max_body_bytes), limits.max_body_seconds)
     except asyncio.TimeoutError as error:
         message = f"the body did not come within {limits.max_body_seconds:g} seconds"
         raise ApiError(408, message, "body", "body_timeout") from error
-    return parse_object(body, limits.max_json_depth)
+    return await asyncio.to_thread(lambda: parse(parse_object(body, limits.max_json_depth)))
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

@@ -11,7 +11,7 @@ from eagle31rt.engine_config import model_directory
 from eagle31rt.environment import server_api_key
 from eagle31rt.errors import Eagle31rtError, InvalidArgumentError, ResourceError, UnsupportedError
 from eagle31rt.server.options import Limits, ServerOptions
-from eagle31rt.vllm_arguments import ENGINE_ARGUMENTS, refuse_other_arguments
+from eagle31rt.vllm_arguments import ENGINE_ARGUMENTS, SERVER_ARGUMENTS, refuse_other_arguments
 
 _SPECULATION_DETAILS = ("none", "summary", "detailed")
 # Arguments of BaseLLM that `serve` passes on as they are.
@@ -36,9 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_engine(parser.add_argument_group("engine, as LLM's arguments of the same names"))
     _add_limits(parser.add_argument_group("limits"))
     _add_observation(parser.add_argument_group("metrics and logs"))
-    for name in ENGINE_ARGUMENTS:
+    for name in {**ENGINE_ARGUMENTS, **SERVER_ARGUMENTS}:
         flags = [f"--{name.replace('_', '-')}", *([_SHORT[name]] if name in _SHORT else [])]
         add(*flags, dest=name, nargs="?", type=_json_or_text, const=True, help=argparse.SUPPRESS)
+        add(f"--no-{name.replace('_', '-')}", dest=name, action="store_const", const=False, help=argparse.SUPPRESS)
 
 
 def _add_engine(group: argparse._ArgumentGroup) -> None:
@@ -127,9 +128,12 @@ def make_options(arguments: argparse.Namespace) -> ServerOptions:
 def _check(arguments: argparse.Namespace) -> Path:
     """The model's directory. All problems are told at once."""
     problems: list[Eagle31rtError] = []
-    others = {name: getattr(arguments, name) for name in ENGINE_ARGUMENTS if getattr(arguments, name) is not None}
-    for name, value in others.items():
-        _collect(problems, refuse_other_arguments, {name: value})
+    for known in (ENGINE_ARGUMENTS, SERVER_ARGUMENTS):
+        for name in known:
+            if getattr(arguments, name) is not None:
+                _collect(problems, refuse_other_arguments, {name: getattr(arguments, name)}, known)
+    if any(not key.strip() for key in arguments.api_key or ()):
+        problems.append(InvalidArgumentError("--api-key is empty (an unset variable?): give a key or leave it out"))
     if arguments.per_request_spec_decode_metrics == "detailed":
         problems.append(UnsupportedError("per_request_spec_decode_metrics 'detailed' is not supported; use 'summary'"))
     if arguments.model_directory is not None and arguments.model is not None:

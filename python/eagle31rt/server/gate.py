@@ -59,6 +59,10 @@ class Gate:
         self._idle.clear()
         try:
             await self._app(scope, receive, counted_send)
+        except asyncio.CancelledError:
+            if not self.draining:
+                raise
+            logger.warning("a request was cut off by the end of the server")
         except (
             Exception
         ) as error:  # answered with a 500 by now; its text may hold a prompt, so only its place is logged

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 class Limits:
     """What one request may ask for; beyond it comes a 4xx that names the field."""
 
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: int = 4 << 20  # json.loads lets no other thread run: about 0.1 s for so many
     max_body_seconds: float = 60.0  # until it is complete
     max_json_depth: int = 64
     max_n: int = 128
     max_prompts: int = 256  # of one completion request
+    max_messages: int = 4096  # of one conversation
     max_stop_strings: int = 64
     max_waiting_requests: int = 1024  # samples beyond max_num_seqs; then 429
     retry_after_seconds: int = 1

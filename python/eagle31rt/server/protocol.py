@@ -7,9 +7,10 @@ are used (SamplingParams, inputs.py, parameters.py). null means the default, as 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from eagle31rt.server.errors import ApiError, bad_request
 
@@ -59,6 +60,13 @@ UNSUPPORTED_FIELDS: dict[str, tuple[object, ...]] = {
 }
 
 
+def _printable(text: str) -> str:
+    """A line break of an id could forge a line of a log."""
+    if not text.isprintable():
+        raise PydanticCustomError("printable", "must hold printable characters only")
+    return text
+
+
 class _Fields(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -101,7 +109,7 @@ class GenerationRequest(_Fields):
     speculative: Any = None  # "off", "on" or at most so many tokens
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
-    request_id: str | None = Field(None, min_length=1, max_length=200)
+    request_id: Annotated[str, AfterValidator(_printable)] | None = Field(None, min_length=1, max_length=256)
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
     timeout_seconds: float | None = Field(None, ge=0, le=1e6)
 
@@ -150,6 +158,9 @@ Model = TypeVar("Model", bound=_Fields)
 def parse_request(kind: type[Model], body: Mapping[str, Any]) -> Model:
     """Raises ApiError naming the first field that is unknown, unsupported or of the wrong type."""
     fields = {name: value for name, value in body.items() if value is not None and name not in _NO_EFFECT}
+    for name in fields:
+        if name not in kind.model_fields and name not in UNSUPPORTED_FIELDS:
+            raise bad_request(name[:100], f"there is no field {name[:100]!r}; check its spelling", "unknown_field")
     for name in [name for name in fields if name in UNSUPPORTED_FIELDS and name not in kind.model_fields]:
         value = fields.pop(name)
         if not any(type(value) is type(one) and value == one for one in UNSUPPORTED_FIELDS[name]):
@@ -163,6 +174,4 @@ def parse_request(kind: type[Model], body: Mapping[str, Any]) -> Model:
 def _field_error(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_context=False)[0]
     name = str(first["loc"][0])
-    if first["type"] == "extra_forbidden":
-        return bad_request(name[:100], f"there is no field {name[:100]!r}; check its spelling", "unknown_field")
     return bad_request(name, f"{name}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r:.100}")

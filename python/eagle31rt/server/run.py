@@ -53,7 +53,7 @@ def _megabytes(count: int) -> str:
 
 
 class DrainingServer(uvicorn.Server):
-    """The first SIGTERM or SIGINT lets running requests end and refuses new ones with 503; a second ends now."""
+    """The first SIGTERM or SIGINT lets running requests end and refuses new ones with 503; a second aborts them."""
 
     def __init__(self, app: Application, llm: AsyncLLM, options: ServerOptions) -> None:
         config = uvicorn.Config(
@@ -109,9 +109,11 @@ class DrainingServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self.begin_drain)
 
     def begin_drain(self) -> None:
-        """In the event loop's thread; a second call ends at once."""
+        """In the event loop's thread; a second call aborts what runs, a third leaves without answering."""
         if self._drain_task is not None:
-            self.should_exit = self.force_exit = True
+            self.force_exit = self.should_exit
+            self.should_exit = True
+            self._llm.abort_all()
             return
         self._app.gate.draining = True
         logger.info("draining: running requests have %g s, new ones are refused", self._timeout)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -12,10 +11,11 @@ from starlette.responses import Response
 
 from eagle31rt.async_llm import AsyncLLM
 from eagle31rt.errors import Eagle31rtError
+from eagle31rt.inputs import Prompt
 from eagle31rt.request import Request
 from eagle31rt.sampling_params import SamplingParams
 from eagle31rt.server.answers import EventStream, whole_answer
-from eagle31rt.server.body import read_object
+from eagle31rt.server.body import read_body
 from eagle31rt.server.errors import ApiError, JsonResponse, bad_request
 from eagle31rt.server.formats import AnswerFormat, ChatFormat, CompletionFormat
 from eagle31rt.server.options import ServerOptions
@@ -23,7 +23,17 @@ from eagle31rt.server.parameters import refused, sampling_params
 from eagle31rt.server.prompts import conversation, prompt_list, tools_of
 from eagle31rt.server.protocol import ChatRequest, CompletionRequest, GenerationRequest, parse_request
 
-_STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
+_STREAM_OPTIONS = ("include_usage", "continuous_usage_stats", "include_obfuscation")
+
+
+@dataclass
+class _Work:
+    """A request that is ready to be submitted."""
+
+    request: CompletionRequest | ChatRequest
+    requests: list[Request]
+    answer: AnswerFormat
+    name: str
 
 
 class Service:
@@ -46,44 +56,47 @@ class Service:
             )
 
     async def completions(self, http: HttpRequest) -> Response:
-        request = parse_request(CompletionRequest, await read_object(http, self.options.limits))
-        prompts = prompt_list(request.prompt)
-        if len(prompts) > self.options.limits.max_prompts:
-            limit = self.options.limits.max_prompts
-            raise bad_request("prompt", f"prompt holds {len(prompts)} prompts; give at most {limit}")
+        return await self._run(http, await read_body(http, self.options.limits, self._completion))
+
+    def _completion(self, body: dict[str, Any]) -> _Work:
+        request = parse_request(CompletionRequest, body)
+        prompts = prompt_list(request.prompt, self.options.limits.max_prompts)
         if request.echo and request.logprobs is not None:
             raise bad_request("echo", "echo with logprobs is not supported; use prompt_logprobs", "unsupported")
         params = self._params(request)
-        special = request.add_special_tokens
-        requests = await self._prepared(
-            request,
-            lambda: self.llm.prepare([self._encoded(one, special) for one in prompts], params, request.priority or 0),
-        )
+        try:
+            given = [self._given(one, request) for one in prompts]
+            requests = self.llm.prepare(given, params, request.priority or 0)
+        except Eagle31rtError as error:
+            raise refused(error, request) from error
         name = request.request_id or uuid.uuid4().hex
         echoes = [self._prompt_text(one) for one in requests] if request.echo else []
         detail = self.options.per_request_spec_decode_metrics
         answer = CompletionFormat(name, self.model, request, requests, detail, echoes)
-        return await self._run(http, request, requests, answer, name)
+        return _Work(request, requests, answer, name)
 
     async def chat_completions(self, http: HttpRequest) -> Response:
-        request = parse_request(ChatRequest, await read_object(http, self.options.limits))
+        return await self._run(http, await read_body(http, self.options.limits, self._chat_completion))
+
+    def _chat_completion(self, body: dict[str, Any]) -> _Work:
+        request = parse_request(ChatRequest, body)
         if request.add_special_tokens:
             raise bad_request("add_special_tokens", "add_special_tokens must be false: the chat template writes them")
         params = self._params(request)
-        requests = await self._prepared(
-            request,
-            lambda: self.llm.prepare_chat(
-                conversation(request.messages),
+        try:
+            requests = self.llm.prepare_chat(
+                conversation(request.messages, self.options.limits.max_messages),
                 params,
                 request.priority or 0,
                 add_generation_prompt=request.add_generation_prompt is not False,
                 tools=tools_of(request.tools, request.tool_choice),
                 chat_template_kwargs=request.chat_template_kwargs,
-            ),
-        )
+            )
+        except Eagle31rtError as error:
+            raise refused(error, request) from error
         name = request.request_id or uuid.uuid4().hex
         answer = ChatFormat(name, self.model, request, requests, self.options.per_request_spec_decode_metrics)
-        return await self._run(http, request, requests, answer, name)
+        return _Work(request, requests, answer, name)
 
     def _params(self, request: CompletionRequest | ChatRequest) -> SamplingParams:
         self.check_model(request.model)
@@ -92,10 +105,11 @@ class Service:
             raise bad_request("prompt_logprobs", "prompt_logprobs are for answers that are not streamed")
         return sampling_params(request, self.options.limits, self._max_drafts)
 
-    def _encoded(self, prompt: str | list[int], add_special_tokens: bool | None) -> Any:
-        if isinstance(prompt, list) or add_special_tokens is not False:
+    def _given(self, prompt: str | list[int], request: CompletionRequest) -> Any:
+        if isinstance(prompt, list) or request.add_special_tokens is not False:
             return prompt
-        token_ids = self.llm.get_tokenizer().encode(prompt, add_special_tokens=False)
+        text = Prompt(prompt, None, add_special_tokens=False)
+        token_ids = self.llm.prompt_ids(text, any_length=request.truncate_prompt_tokens is not None)
         return {"prompt": prompt, "prompt_token_ids": token_ids}
 
     def _prompt_text(self, request: Request) -> str:
@@ -103,33 +117,24 @@ class Service:
             return request.text
         return self.llm.get_tokenizer().decode(request.token_ids)
 
-    async def _prepared(self, request: GenerationRequest, prepare: Callable[[], list[Request]]) -> list[Request]:
-        """In another thread: a long prompt, a template or a schema must not hold up other requests."""
-        try:
-            return await asyncio.to_thread(prepare)
-        except Eagle31rtError as error:
-            raise refused(error, request) from error
-
-    async def _run(
-        self,
-        http: HttpRequest,
-        request: CompletionRequest | ChatRequest,
-        requests: list[Request],
-        answer: AnswerFormat,
-        name: str,
-    ) -> Response:
-        num_samples = sum(one.params.n for one in requests)
+    async def _run(self, http: HttpRequest, work: _Work) -> Response:
+        request = work.request
+        num_samples = sum(one.params.n for one in work.requests)
+        if num_samples > self._max_unfinished:
+            field = "prompt" if request.n in (None, 1) else "n"
+            message = f"n times prompts is {num_samples} samples; the server takes {self._max_unfinished} at once"
+            raise bad_request(field, f"{message} (--max-num-seqs, --max-waiting-requests)")
         if self.llm.num_unfinished + num_samples > self._max_unfinished:
             message = f"{self.llm.num_unfinished} samples run or wait (--max-waiting-requests); try later"
             retry = {"Retry-After": str(self.options.limits.retry_after_seconds)}
             raise ApiError(429, message, code="queue_full", headers=retry)
         try:
-            stream = self.llm.submit(requests, name, request.timeout_seconds or 0.0)
+            stream = self.llm.submit(work.requests, work.name, request.timeout_seconds or 0.0)
         except Eagle31rtError as error:
             raise refused(error, request) from error
         if request.stream:
-            return EventStream(stream, answer)
-        return JsonResponse(await whole_answer(stream, answer, http.receive))
+            return EventStream(stream, work.answer)
+        return JsonResponse(await whole_answer(stream, work.answer, http.receive))
 
 
 def _check_stream_options(request: GenerationRequest) -> None:
