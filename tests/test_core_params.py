@@ -78,7 +78,7 @@ def test_logprobs(maker: CoreParamsMaker, tokenizer: Tokenizer) -> None:
     assert made == [3, -1]  # the samples have one prompt
     with pytest.raises(InvalidArgumentError, match=r"logprobs \(21\) is more than max_logprobs \(20\), which .* to 64"):
         core(maker, logprobs=21)
-    with pytest.raises(InvalidArgumentError, match=r"prompt_logprobs \(-1, all 96 ids of the vocabulary,\) is more"):
+    with pytest.raises(InvalidArgumentError, match=r"prompt_logprobs \(-1, all 96 ids of the vocabulary\) is more"):
         core(maker, prompt_logprobs=-1)
     small = CoreParamsMaker({**INFO, "vocab_size": 50}, tokenizer, max_logprobs=64)
     assert core(small, logprobs=-1).num_logprobs == 50

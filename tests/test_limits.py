@@ -13,7 +13,8 @@ def test_every_refusal_names_what_it_refuses() -> None:
         for title, refusals in all_sections.items():
             for refusal in refusals:
                 message = refusal.message()
-                name = re.split(r"[=( ]", refusal.what)[0]
+                name = re.split(r"[=( ]", refusal.what)[0].removeprefix("--")
+                name = name.replace("-", "_") if refusal.what.startswith("--") else name
                 if title != "Models" and name not in ("prompt", "message", "structured_outputs:"):
                     assert name in message, refusal.what
 

@@ -132,7 +132,7 @@ def test_places_of_the_chat_template(tmp_path: Path) -> None:
     write_tiny_tokenizer(tmp_path)
     message = [{"role": "user", "content": "a"}]
     assert Tokenizer(tmp_path).render_chat(message) == "<s>user:a</s>bot:"
-    assert Tokenizer(tmp_path).render_chat(message, chat_template="{{ x }}", x="given") == "given"
+    assert Tokenizer(tmp_path).render_chat(message, chat_template="{{ x }}", variables={"x": "given"}) == "given"
     (tmp_path / "tokenizer_config.json").write_text(
         '{"chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]}'
     )
