@@ -151,6 +151,7 @@ def test_bad_messages(http: httpx.Client, messages: Any) -> None:
     "body",
     [b"", b"{", b"[]", b"null", b"5", b'"x"', b"\xff\xfe", b'{"prompt": "\xc3\x28"}', b'{"temperature": NaN}',
      b'{"temperature": Infinity}', b'{"temperature": 1e999}', b'{"seed": 1' + b"0" * 5000 + b"}", b"[" * 1000,
+     b'{"a": [' + b"[]," * (1 << 18) + b"[]]}",
      b'{"prompt": ' + b"[" * 1000 + b"]" * 1000 + b"}", b'{"a":' * 70 + b"1" + b"}" * 70,
      b'{"a":' * 100000 + b"1" + b"}" * 100000],
     ids=lambda body: repr(body[:24]),

@@ -15,6 +15,7 @@ from eagle31rt.server.options import Limits
 
 _MAX_INTEGER = 2**64 - 1  # the widest field (seed)
 _MAX_DIGITS = 400  # of any number
+_MAX_BRACKETS = 1 << 18  # opening ones, also those in text: a million lists would hold the interpreter for 0.5 s
 
 Result = TypeVar("Result")
 
@@ -59,6 +60,8 @@ def parse_object(body: bytes, max_depth: int) -> dict[str, Any]:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise bad_request("body", f"the body is not valid UTF-8: byte {error.start} cannot be decoded") from error
+    if text.count("[") + text.count("{") > _MAX_BRACKETS:
+        raise bad_request("body", f"the body has more than {_MAX_BRACKETS} opening brackets", "body_too_complex")
     try:
         value = json.loads(text, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_float)
     except RecursionError as error:
