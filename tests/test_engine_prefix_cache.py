@@ -253,6 +253,19 @@ def test_a_draft_that_is_refused_changes_nothing(models: Models, decode_state: s
         models.plain.swap_draft(str(models.pair[1]))
 
 
+def test_overrides_of_the_first_draft_do_not_change_another(models: Models, decode_state: str, tmp_path: Path) -> None:
+    target = write_successor_target(tmp_path / "target")
+    other = write_draft(tmp_path / "draft", target, DraftSpec(num_captured=2, capture_layers=(1, 4), num_kv_heads=2))
+    engine = make_engine(
+        str(target.directory),
+        str(other.directory),
+        **{**models.common, "num_speculative_tokens": 2, "decode_state": decode_state, "capture_layers": [2, 4]},
+    )
+    with pytest.raises(InvalidArgumentError, match="contradict the config of this one"):
+        engine.swap_draft(str(other.directory))
+    assert engine.info["capture_layers"] == [2, 4]
+
+
 def test_a_draft_of_other_layers(models: Models, decode_state: str, tmp_path: Path) -> None:
     """A random draft that captures two layers instead of three: next to nothing of it is accepted, and the ids
     stay. Then the old one again."""

@@ -105,6 +105,45 @@ def test_priorities_come_before_arrival(models: Models) -> None:
     assert finished == [2, 0, 3, 1]
 
 
+def test_an_urgent_request_does_not_wait_for_pages_of_another(models: Models) -> None:
+    """Its prompt is being computed by one of low rank, which prompts of middle rank keep from going on."""
+    engine = _engine(models, max_num_batched_tokens=16, max_num_seqs=8)
+    prompt = random_prompt(80, 1)
+    engine.add_request(0, prompt, sampling(**endless(4)), options(priority=10))
+    engine.step()
+    engine.add_request(1, prompt, sampling(**endless(4)), options(priority=-10))
+    first_step: int | None = None
+    for step in range(1, 12):
+        engine.add_request(1 + step, random_prompt(80, 1 + step), sampling(**endless(1)), options(priority=0))
+        if any(output.request_id == 1 for output in engine.step()) and first_step is None:
+            first_step = step
+        engine.check()
+    assert first_step == 5  # one page is in the cache when it comes, or less, and a step computes 16 rows
+
+
+def test_many_may_wait(models: Models) -> None:
+    """Cancels and deadlines find a request among the waiting ones; order and accounts hold."""
+    engine = _engine(models, max_num_seqs=2)
+    for index in range(300):
+        timeout = 1e-9 if index % 7 == 3 else 0.0
+        engine.add_request(
+            index, [5 + index % 9], sampling(**endless(2)), options(priority=index % 3, timeout_seconds=timeout)
+        )
+    for index in range(0, 300, 5):
+        assert engine.cancel(index) and not engine.cancel(index)
+    engine.check()
+    finished: dict[str, list[int]] = {"length": [], "abort": []}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.finish_reason:
+                finished[output.finish_reason].append(output.request_id)
+        engine.check()
+    left = [index for index in range(300) if index % 5 != 0]
+    assert sorted(finished["abort"]) == [index for index in left if index % 7 == 3]
+    assert finished["length"] == sorted((i for i in left if i % 7 != 3), key=lambda index: (index % 3, index))
+    assert engine.stats["num_waiting"] == engine.stats["num_running"] == 0
+
+
 def test_the_last_in_order_is_preempted(models: Models) -> None:
     """Two requests that outgrow the pool: the one of lower rank, although older, gives way until the other is done."""
     engine = _engine(models, pages=4, num_speculative_tokens=0)

@@ -246,7 +246,7 @@ def test_a_closed_stream_is_cancelled(llm: LLM) -> None:
 
 
 def test_an_interrupt_cancels_what_was_submitted(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, calls = llm._step_for, []
+    original, calls = llm._make_outputs_for, []
 
     def interrupted(request: Any) -> None:
         calls.append(request)
@@ -254,7 +254,7 @@ def test_an_interrupt_cancels_what_was_submitted(llm: LLM, monkeypatch: pytest.M
             raise KeyboardInterrupt
         original(request)
 
-    monkeypatch.setattr(llm, "_step_for", interrupted)
+    monkeypatch.setattr(llm, "_make_outputs_for", interrupted)
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["abc", "xyz", "a"], GREEDY)
     monkeypatch.undo()

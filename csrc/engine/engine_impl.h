@@ -67,7 +67,9 @@ class Engine::Impl {
  private:
   // load.cpp
   void load_models();
-  DraftConfig read_draft_config(const std::string& directory, const DecoderConfig& target) const;
+  DraftOverrides draft_overrides() const;
+  static DraftConfig read_draft_config(const std::string& directory, const DecoderConfig& target,
+                                       const DraftOverrides& overrides);
   std::unique_ptr<EagleDraft> load_draft(const std::string& directory, const DraftConfig& config) const;
   void choose_length(const DecoderConfig& target);
   void make_step_loop();
@@ -76,6 +78,9 @@ class Engine::Impl {
   void make_pages();
   void make_scheduler();
   int64_t available_kv_bytes() const;
+
+  // swap_draft.cpp
+  void check_overrides_fit(const std::string& directory, const DraftConfig& config) const;
 
   // step.cpp
   // Null where a step is not timed inside.

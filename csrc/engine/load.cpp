@@ -70,7 +70,7 @@ void Engine::Impl::load_models() {
       parse_decoder_config(config_text(config_.model), generation_config_text(config_.model), config_.model);
   // The draft's config decides what the target captures, and a wrong draft should be refused before weights are read.
   std::optional<DraftConfig> draft_config;
-  if (!config_.draft.empty()) draft_config = read_draft_config(config_.draft, target_config);
+  if (!config_.draft.empty()) draft_config = read_draft_config(config_.draft, target_config, draft_overrides());
   choose_length(target_config);
   weight_dtype_ = chosen_dtype(config_.dtype, target_config.dtype);
   kv_dtype_ = chosen_dtype(config_.kv_cache_dtype, weight_dtype_);
@@ -82,8 +82,12 @@ void Engine::Impl::load_models() {
   if (draft_config) draft_ = load_draft(config_.draft, *draft_config);
 }
 
-DraftConfig Engine::Impl::read_draft_config(const std::string& directory, const DecoderConfig& target) const {
-  const DraftOverrides overrides{config_.capture_layers, config_.layer_id_convention, config_.feedback};
+DraftOverrides Engine::Impl::draft_overrides() const {
+  return {config_.capture_layers, config_.layer_id_convention, config_.feedback};
+}
+
+DraftConfig Engine::Impl::read_draft_config(const std::string& directory, const DecoderConfig& target,
+                                            const DraftOverrides& overrides) {
   return parse_draft_config(config_text(directory), target, overrides, directory);
 }
 

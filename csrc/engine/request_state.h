@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "eagle31rt/engine.h"
@@ -37,7 +38,7 @@ struct RequestState {
   int32_t num_speculative_tokens = 0;          // K of this request
   std::unique_ptr<RequestText> text;           // null: no text is made
   int32_t priority = 0;
-  int64_t arrival = 0;  // ascending
+  int64_t arrival = 0;  // ascending; no two are equal
   double timeout_seconds = 0;
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   bool was_admitted = false;      // before now
@@ -56,6 +57,8 @@ struct RequestState {
   FinishReason finish_reason = FinishReason::kNone;
   SpeculationMetrics metrics;
 
+  // Who comes first runs first.
+  std::pair<int32_t, int64_t> order() const { return {priority, arrival}; }
   int32_t length() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_output_tokens() const { return length() - prompt_length; }
   bool decoding() const { return num_computed == length() - 1 && num_output_tokens() > 0; }

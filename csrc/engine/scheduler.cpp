@@ -15,15 +15,6 @@ namespace {
 // 128k, 128 rows are 130 MB).
 constexpr int32_t kMaxPromptLogprobRows = 128;
 
-bool comes_before(const std::unique_ptr<RequestState>& a, const std::unique_ptr<RequestState>& b) {
-  return std::pair(a->priority, a->arrival) < std::pair(b->priority, b->arrival);
-}
-
-template <typename List>
-void insert_in_order(List& list, std::unique_ptr<RequestState> request) {
-  list.insert(std::upper_bound(list.begin(), list.end(), request, comes_before), std::move(request));
-}
-
 }  // namespace
 
 Scheduler::Scheduler(const Config& config, PagePool& pool, Hooks hooks)
@@ -32,10 +23,15 @@ Scheduler::Scheduler(const Config& config, PagePool& pool, Hooks hooks)
 }
 
 void Scheduler::add(std::unique_ptr<RequestState> request) {
-  ids_.insert(request->id);
   request->arrival = num_arrivals_++;
-  if (request->timeout_seconds > 0) num_with_deadline_ += 1;
-  insert_in_order(waiting_, std::move(request));
+  requests_.emplace(request->id, request.get());
+  if (request->timeout_seconds > 0) deadlines_.emplace(request->deadline, request->id);
+  wait(std::move(request));
+}
+
+void Scheduler::wait(std::unique_ptr<RequestState> request) {
+  const auto order = request->order();
+  waiting_.emplace(order, std::move(request));
 }
 
 Schedule Scheduler::schedule() {
@@ -72,7 +68,7 @@ void Scheduler::preempt_last() {
   running_.pop_back();
   release(*request);
   num_preemptions_ += 1;
-  insert_in_order(waiting_, std::move(request));
+  wait(std::move(request));
 }
 
 void Scheduler::preempt(int64_t request_id) {
@@ -89,7 +85,7 @@ void Scheduler::admit(std::vector<RequestState*>& entered) {
   for (auto place = waiting_.begin(); place != waiting_.end();) {
     if (static_cast<int32_t>(running_.size()) >= config_.max_num_seqs) return;
     if (num_considered++ >= config_.max_num_seqs) return;  // bounds the work of a step when many wait for one prompt
-    RequestState& request = **place;
+    RequestState& request = *place->second;
     const std::vector<int32_t> cached = cached_prefix(request);
     if (is_being_computed(request, cached)) {
       ++place;
@@ -98,7 +94,9 @@ void Scheduler::admit(std::vector<RequestState*>& entered) {
     if (!take_pages(request, cached)) return;
     enter(request, cached);
     entered.push_back(&request);
-    insert_in_order(running_, std::move(*place));
+    const auto behind =
+        std::ranges::upper_bound(running_, request.order(), {}, [](const auto& r) { return r->order(); });
+    running_.insert(behind, std::move(place->second));
     place = waiting_.erase(place);
   }
 }
@@ -119,11 +117,13 @@ std::vector<int32_t> Scheduler::cached_prefix(const RequestState& request) const
   return pages;
 }
 
-// A running request is about to publish the page that comes next: equal prompts that arrive together are computed once.
+// A request before it in order is about to publish the page that comes next: equal prompts that arrive together are
+// computed once. It does not wait for one behind it, which others between them may keep waiting.
 bool Scheduler::is_being_computed(const RequestState& request, const std::vector<int32_t>& cached) const {
   const auto begin = static_cast<int64_t>(cached.size()) * pool_.page_size(), end = begin + pool_.page_size();
   if (!config_.enable_prefix_caching || request.wants_prompt_logprobs() || end > request.length() - 1) return false;
   return std::ranges::any_of(running_, [&](const auto& other) {
+    if (other->order() > request.order()) return false;
     if (other->num_published != static_cast<int32_t>(cached.size())) return false;
     if (end > other->num_computed + other->num_prefill_rows() || other->num_prefill_rows() == 0) return false;
     if (!cached.empty() && other->pages[cached.size() - 1] != cached.back()) return false;
@@ -210,11 +210,12 @@ std::vector<ScheduledRequest> Scheduler::schedule_prompts() {
 
 RequestState* Scheduler::schedule_alone() {
   if (running_.empty() && !waiting_.empty()) {
-    RequestState& request = *waiting_.front();
+    const auto first = waiting_.begin();
+    RequestState& request = *first->second;
     // Nobody else holds any, and check_request() saw that it fits.
     E31_INVARIANT(pool_.allocate(pool_.pages_for(request.max_kv_entries()), request.pages));
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+    running_.push_back(std::move(first->second));
+    waiting_.erase(first);
   }
   return running_.empty() ? nullptr : running_.front().get();
 }

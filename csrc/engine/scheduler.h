@@ -11,11 +11,15 @@
 // first in order is never preempted and fits alone (Engine::check_request), so the engine always gets on.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <set>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "eagle31rt/engine.h"
@@ -50,7 +54,7 @@ class Scheduler {
   Scheduler(const Config& config, PagePool& pool, Hooks hooks);
 
   void add(std::unique_ptr<RequestState> request);
-  bool contains(int64_t request_id) const { return ids_.contains(request_id); }
+  bool contains(int64_t request_id) const { return requests_.contains(request_id); }
   bool cancel(int64_t request_id);
   bool empty() const { return running_.empty() && waiting_.empty(); }
   // Back to the waiting ones, if it runs.
@@ -75,7 +79,7 @@ class Scheduler {
   void check() const;
 
  private:
-  using Waiting = std::deque<std::unique_ptr<RequestState>>;
+  using Waiting = std::map<std::pair<int32_t, int64_t>, std::unique_ptr<RequestState>>;  // by order()
 
   bool grow_running();
   void preempt_last();
@@ -90,18 +94,25 @@ class Scheduler {
   int32_t drafts_with_pages(RequestState& request);
   void publish(RequestState& request);
   void publish_page(RequestState& request, int32_t index);
+  void wait(std::unique_ptr<RequestState> request);
   void release(RequestState& request);
+  void forget(const RequestState& request);
+  void retire(RequestState& request);
   void retire_finished();
   void check_running(const RequestState& request) const;
 
   Config config_;
   PagePool& pool_;
   Hooks hooks_;
-  Waiting waiting_;   // in order
-  Requests running_;  // in order
-  std::unordered_set<int64_t> ids_;
+  // Any number may wait, so what a step does must not depend on how many: it looks at the running ones, and finds
+  // others by order, id or deadline.
+  Waiting waiting_;
+  Requests running_;                                     // in order
+  std::unordered_map<int64_t, RequestState*> requests_;  // all, by id
+  std::set<std::pair<std::chrono::steady_clock::time_point, int64_t>>
+      deadlines_;  // with the id, of those that have one
   std::vector<int32_t> free_slots_;
-  int64_t num_arrivals_ = 0, num_with_deadline_ = 0;
+  int64_t num_arrivals_ = 0;
   int64_t num_preemptions_ = 0, prefix_cache_queries_ = 0, prefix_cache_hits_ = 0;
 };
 

@@ -17,44 +17,45 @@ void Scheduler::release(RequestState& request) {
   request.forget_computed();
 }
 
+void Scheduler::forget(const RequestState& request) {
+  requests_.erase(request.id);
+  deadlines_.erase({request.deadline, request.id});
+}
+
 void Scheduler::retire_finished() {
   for (const auto& request : running_) {
-    if (request->finished()) release(*request);
+    if (!request->finished()) continue;
+    release(*request);
+    forget(*request);
   }
-  const auto leaves = [&](const std::unique_ptr<RequestState>& request) {
-    if (!request->finished()) return false;
-    ids_.erase(request->id);
-    if (request->timeout_seconds > 0) num_with_deadline_ -= 1;
-    return true;
-  };
-  std::erase_if(running_, leaves);
-  std::erase_if(waiting_, leaves);
+  std::erase_if(running_, [](const auto& request) { return request->finished(); });
+}
+
+// One that has finished, wherever it is.
+void Scheduler::retire(RequestState& request) {
+  const auto waiting = waiting_.find(request.order());
+  if (waiting == waiting_.end()) return retire_finished();
+  forget(request);
+  waiting_.erase(waiting);
 }
 
 bool Scheduler::cancel(int64_t request_id) {
-  if (!contains(request_id)) return false;
-  const auto cancel_it = [&](const std::unique_ptr<RequestState>& request) {
-    if (request->id == request_id) request->finish_reason = FinishReason::kAbort;
-  };
-  std::ranges::for_each(running_, cancel_it);
-  std::ranges::for_each(waiting_, cancel_it);
-  retire_finished();
+  const auto found = requests_.find(request_id);
+  if (found == requests_.end()) return false;
+  found->second->finish_reason = FinishReason::kAbort;
+  retire(*found->second);
   return true;
 }
 
 std::vector<StepOutput> Scheduler::expire(std::chrono::steady_clock::time_point now) {
   std::vector<StepOutput> outputs;
-  if (num_with_deadline_ == 0) return outputs;
-  const auto expire_it = [&](const std::unique_ptr<RequestState>& request) {
-    if (now < request->deadline) return;
-    commit_error(*request,
-                 concat("the deadline of the request, timeout_seconds ", request->timeout_seconds, ", is over"),
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    RequestState& request = *requests_.at(deadlines_.begin()->second);
+    commit_error(request, concat("the deadline of the request, timeout_seconds ", request.timeout_seconds, ", is over"),
                  outputs.emplace_back());
-    request->finish_reason = outputs.back().finish_reason = FinishReason::kAbort;
-  };
-  std::ranges::for_each(running_, expire_it);
-  std::ranges::for_each(waiting_, expire_it);
-  if (!outputs.empty()) retire_finished();
+    request.finish_reason = outputs.back().finish_reason = FinishReason::kAbort;
+    retire(request);
+  }
   return outputs;
 }
 
@@ -71,8 +72,11 @@ std::vector<StepOutput> Scheduler::fail(const std::unordered_set<const RequestSt
 std::vector<StepOutput> Scheduler::fail_all(const std::string& reason) {
   std::vector<StepOutput> outputs;
   for (const auto& request : running_) commit_error(*request, reason, outputs.emplace_back());
-  for (const auto& request : waiting_) commit_error(*request, reason, outputs.emplace_back());
+  for (const auto& [order, request] : waiting_) commit_error(*request, reason, outputs.emplace_back());
   retire_finished();
+  waiting_.clear();
+  requests_.clear();
+  deadlines_.clear();
   return outputs;
 }
 
@@ -115,28 +119,32 @@ void Scheduler::check_running(const RequestState& request) const {
 void Scheduler::check() const {
   std::vector<int32_t> num_holders(static_cast<size_t>(pool_.num_pages()), 0);
   std::vector<bool> is_taken(static_cast<size_t>(config_.max_num_seqs), false);
-  int64_t num_with_deadline = 0;
+  size_t num_with_deadline = 0;
   const auto take = [&](int32_t slot) {
     E31_INVARIANT(!is_taken[static_cast<size_t>(slot)]);
     is_taken[static_cast<size_t>(slot)] = true;
   };
+  const auto check_known = [&](const RequestState& request) {
+    E31_INVARIANT(requests_.at(request.id) == &request);
+    if (request.timeout_seconds == 0) return;
+    E31_INVARIANT(deadlines_.contains({request.deadline, request.id}));
+    num_with_deadline += 1;
+  };
   for (const auto& request : running_) {
     check_running(*request);
+    check_known(*request);
     for (int32_t page : request->pages) num_holders[static_cast<size_t>(page)] += 1;
     if (request->slot >= 0) take(request->slot);
-    num_with_deadline += request->timeout_seconds > 0;
   }
-  for (const auto& request : waiting_) {
+  for (const auto& [order, request] : waiting_) {
+    E31_INVARIANT(order == request->order());
+    check_known(*request);
     E31_INVARIANT(request->pages.empty() && request->slot < 0 && !request->is_drafting && request->num_computed == 0);
-    num_with_deadline += request->timeout_seconds > 0;
   }
   for (int32_t slot : free_slots_) take(slot);
-  const auto is_in_order = [](const auto& list) {
-    return std::ranges::is_sorted(list, {}, [](const auto& each) { return std::pair(each->priority, each->arrival); });
-  };
-  E31_INVARIANT(is_in_order(running_) && is_in_order(waiting_));
-  E31_INVARIANT(ids_.size() == running_.size() + waiting_.size());
-  E31_INVARIANT(num_with_deadline == num_with_deadline_);
+  E31_INVARIANT(std::ranges::is_sorted(running_, {}, [](const auto& request) { return request->order(); }));
+  E31_INVARIANT(requests_.size() == running_.size() + waiting_.size());
+  E31_INVARIANT(num_with_deadline == deadlines_.size());
   pool_.check(num_holders);
 }
 

@@ -1,4 +1,5 @@
 // Another draft for an engine that runs.
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -6,13 +7,29 @@
 
 namespace eagle31rt {
 
+// The overrides were given for the first draft. Another one may need them as well, where its file is silent or not
+// clear (parsing it without them fails), but they must not make a clear file mean something else.
+void Engine::Impl::check_overrides_fit(const std::string& directory, const DraftConfig& config) const {
+  std::optional<DraftConfig> as_the_file_says;
+  try {
+    as_the_file_says = read_draft_config(directory, decoder_->config(), {});
+  } catch (const Error&) {
+    return;
+  }
+  E31_CHECK(
+      as_the_file_says->capture_layers == config.capture_layers && as_the_file_says->norm_output == config.norm_output,
+      kInvalidArgument, directory, ": capture_layers, layer_id_convention or feedback, which the engine was made ",
+      "with for its first draft, contradict the config of this one; make a new engine for it");
+}
+
 // Everything that can fail comes first, then the old parts are exchanged for the new ones. While both are there memory
 // holds two drafts and two draft caches.
 void Engine::Impl::swap_draft(const std::string& directory) {
   check_not_lost();
   E31_CHECK(draft_ != nullptr, kInvalidArgument,
             "the engine was made without a draft; name one when it is made, so that the target keeps its features");
-  const DraftConfig config = read_draft_config(directory, decoder_->config());
+  const DraftConfig config = read_draft_config(directory, decoder_->config(), draft_overrides());
+  check_overrides_fit(directory, config);
   std::unique_ptr<EagleDraft> draft = load_draft(directory, config);
   KvStorage kv(draft->kv_shape(kv_dtype_), page_pool_->num_pages(), config_.page_size, device_);
   const std::vector<int32_t> old_layers = decoder_->capture_layers();

@@ -124,7 +124,8 @@ class LLM(BaseLLM):
             num_characters = num_ids = 0
             output: RequestOutput | None = None
             while output is None:
-                self._step_for(request)
+                self._make_outputs_for(request)
+                self._collect(request)
                 text, ids = sample.output.text, list(sample.output.token_ids)
                 output = request.output() if request.finished else None
                 if len(ids) > num_ids or output is not None:
@@ -138,12 +139,11 @@ class LLM(BaseLLM):
             self._submitted(requests),
         ):
             task = progress.add_task("Generating", total=len(requests))
+            owners = {sample.engine_id: request for request in requests for sample in request.samples}
             for request in requests:
                 while not request.finished:
-                    self._step_for(request)
-                    for other in requests:
-                        self._collect(other)
-                    progress.update(task, completed=sum(one.finished for one in requests))
+                    self._make_outputs_for(request)
+                    progress.advance(task, self._collect_all(owners))
         return [request.output() for request in requests]
 
     @contextmanager
@@ -163,22 +163,29 @@ class LLM(BaseLLM):
                     self._engine.cancel(sample.engine_id)
                     self._outbox.pop(sample.engine_id, None)
 
-    def _step_for(self, request: Request) -> None:
-        """Brings `request` on: by outputs that another caller's step left for it, or else by a step.
+    def _make_outputs_for(self, request: Request) -> None:
+        """Steps the engine, unless another caller's step has left outputs for `request`.
 
         Outputs go through the outbox, which the engine's binding fills before an interrupt can be seen. So Ctrl-C, or a
         signal handler that raises, loses at most outputs of the call that it ends, never those of other callers.
         """
         self._check_process()
-        self._collect(request)
-        if request.finished:
-            return
         with self._lock:
             if not self._has_outputs(request):
                 self._engine.step_into(self._outbox)
                 if not self._has_outputs(request) and not self._engine.has_unfinished_requests():
                     raise InternalError(f"the engine lost request {request.request_id}")
-        self._collect(request)
+
+    def _collect_all(self, owners: dict[int, Request]) -> int:
+        """Takes what there is for the requests of a call, given by engine id, and counts those that it ended.
+
+        A step makes outputs for those that run, however many wait, so it goes by outputs and not by requests.
+        """
+        with self._lock:
+            ready = {id(owners[engine_id]): owners[engine_id] for engine_id in self._outbox if engine_id in owners}
+        for request in ready.values():
+            self._collect(request)
+        return sum(request.finished for request in ready.values())
 
     def _has_outputs(self, request: Request) -> bool:
         return any(sample.engine_id in self._outbox for sample in request.samples)

@@ -150,8 +150,9 @@ class Engine {
   std::vector<StepOutput> step_simple();
 
   // Replaces the draft between two steps; `directory` is read and checked as at loading, with the overrides of the
-  // config. Running requests go on with the same ids, and are drafted for from here on. Throws Error (kCheckpoint,
-  // kUnsupported, kInvalidArgument: also if there was no draft, kResource) and keeps the old draft.
+  // config, which must not contradict its file. Running requests go on with the same ids, and are drafted for from here
+  // on. Throws Error (kCheckpoint, kUnsupported, kInvalidArgument: also if there was no draft, kResource) and keeps the
+  // old draft.
   void swap_draft(const std::string& directory);
 
   // Throws Error(kInternal) if an invariant of requests, pages, prefix cache or draft state is broken.
