@@ -166,7 +166,8 @@ def test_a_failed_request_is_logged_with_its_quoted_id(
         sample.output.finish_reason, sample.output.stop_reason = "error", "the device was lost"
 
     monkeypatch.setattr(Sample, "apply", failing)
-    assert http.post("/v1/completions", json={**COMPLETION, "request_id": "it's"}).status_code == 500
+    body = {**COMPLETION, "request_id": "it's", "guided_choice": ["A"]}
+    assert http.post("/v1/completions", json=body).status_code == 500
     assert """request "it's" failed""" in caplog.text
 
 

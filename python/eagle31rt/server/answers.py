@@ -18,7 +18,8 @@ from eagle31rt.server.formats import AnswerFormat, Json
 
 logger = logging.getLogger("eagle31rt.server")
 
-_NO_TOKEN = ("no token may follow", "no finite logit is left")  # beginnings of the engine's messages
+# Beginnings of the engine's messages about a request's own parameters.
+_OWN_FAULTS = ("no token may follow", "no finite logit is left", "constraint failed")
 _BANS = ("structured_outputs", "allowed_token_ids", "bad_words", "min_tokens")  # in order of suspicion
 
 _SSE_HEADERS = [
@@ -95,7 +96,7 @@ def _raise_failure(output: RequestOutput, stream: RequestStream) -> None:
 
 def _responsible_field(params: SamplingParams, message: str) -> str | None:
     """The field by which a client made its own request fail: it leaves no token. None for failures of the server."""
-    if not message.startswith(_NO_TOKEN) and params.structured_outputs is None:
+    if not message.startswith(_OWN_FAULTS):
         return None
     given = [name for name in _BANS if getattr(params, name)]
     return given[0] if given else None
