@@ -37,19 +37,35 @@ def load_requests(arguments: argparse.Namespace) -> list[list[int]]:
     return [prompt for group in zip(*sets.values(), strict=True) for prompt in group][: arguments.requests]
 
 
-def offline(arguments: argparse.Namespace, prompts: list[list[int]]) -> dict[str, Any]:
-    """All requests in one batch: seconds, tokens and ids."""
-    from eagle31rt import LLM, SamplingParams
+class Offline:
+    """All requests in one batch, in a process of its own, as the server is."""
 
-    llm = LLM(arguments.model, **engine_arguments(arguments))
-    params = SamplingParams(temperature=0.0, max_tokens=arguments.max_tokens, ignore_eos=True)
-    llm.generate(prompts[:2], params, use_tqdm=False)
-    seconds: list[float] = []
-    for _ in range(arguments.repeats):
+    _llm: Any = None  # in that process
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._pool = multiprocessing.get_context("spawn").Pool(1, Offline._open, (arguments,))
+
+    @staticmethod
+    def _open(arguments: argparse.Namespace) -> None:
+        from eagle31rt import LLM
+
+        Offline._llm = LLM(arguments.model, **engine_arguments(arguments))
+
+    @staticmethod
+    def _generate(prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+        from eagle31rt import SamplingParams
+
+        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
         start = time.perf_counter()
-        outputs = llm.generate(prompts, params, use_tqdm=False)
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": seconds, "ids": [output.outputs[0].token_ids for output in outputs]}
+        outputs = Offline._llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - start
+        return {"seconds": seconds, "ids": [output.outputs[0].token_ids for output in outputs]}
+
+    def run(self, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
+        return self._pool.apply(Offline._generate, (prompts, max_tokens))
+
+    def close(self) -> None:
+        self._pool.terminate()
 
 
 def engine_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -117,33 +133,50 @@ async def ask_all(url: str, prompts: list[list[int]], clients: int, max_tokens: 
 
 
 def measure(arguments: argparse.Namespace, prompts: list[list[int]]) -> dict[str, Any]:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:  # its memory and threads are gone afterwards
-        batch = pool.apply(offline, (arguments, prompts))
+    """Rounds of a pass each: offline, whole answers, streamed ones. Ratios are of one round, medians over rounds."""
+    rounds: list[dict[str, dict[str, Any]]] = []
+    offline = Offline(arguments)
     process, url = start_server(arguments)
-    runs: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+
+    def ask_server(some: list[list[int]], stream: bool) -> dict[str, Any]:
+        return asyncio.run(ask_all(url, some, arguments.clients, arguments.max_tokens, stream))
+
     try:
-        asyncio.run(ask_all(url, prompts[:2], 2, arguments.max_tokens, True))
+        offline.run(prompts[:2], arguments.max_tokens)
+        ask_server(prompts[:2], True)
         for _ in range(arguments.repeats):
-            for stream in (False, True):
-                runs[stream].append(asyncio.run(ask_all(url, prompts, arguments.clients, arguments.max_tokens, stream)))
+            rounds.append(
+                {
+                    "offline": offline.run(prompts, arguments.max_tokens),
+                    "whole": ask_server(prompts, False),
+                    "streamed": ask_server(prompts, True),
+                }
+            )
     finally:
+        offline.close()
         process.send_signal(signal.SIGTERM)
         process.wait()
-    tokens = sum(len(ids) for ids in batch["ids"])
-    seconds = {stream: median(run["seconds"] for run in runs[stream]) for stream in runs}
-    gaps = sorted(gap for run in runs[True] for gap in run["gaps"])
+    return summary(rounds)
+
+
+def summary(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    expected = rounds[0]["offline"]["ids"]
+    tokens = sum(len(ids) for ids in expected)
+    gaps = sorted(gap for each in rounds for gap in each["streamed"]["gaps"])
+
+    def median_ratio(of: str, over: str) -> float:
+        return median(each[of]["seconds"] / each[over]["seconds"] for each in rounds)
+
     return {
         "tokens": tokens,
-        "offline_tokens_per_second": tokens / median(batch["seconds"]),
-        "server_tokens_per_second": tokens / seconds[False],
-        "streamed_tokens_per_second": tokens / seconds[True],
-        "throughput_of_offline": median(batch["seconds"]) / seconds[False],
-        "streaming_overhead": seconds[True] / seconds[False] - 1,
+        "tokens_per_second": {name: tokens / median(each[name]["seconds"] for each in rounds) for name in rounds[0]},
+        "throughput_of_offline": median_ratio("offline", "whole"),
+        "streaming_overhead": median_ratio("streamed", "whole") - 1,
         "inter_token_latency_ms": {
             "p50": 1e3 * gaps[len(gaps) // 2],
             "p99": 1e3 * gaps[len(gaps) * 99 // 100],
         },
-        "ids_identical": all(run["ids"] == batch["ids"] for group in runs.values() for run in group),
+        "ids_identical": all(each[name]["ids"] == expected for each in rounds for name in each),
     }
 
 
