@@ -41,6 +41,11 @@ void set_deadline(RequestState& request, double timeout_seconds) {
 
 }  // namespace
 
+int32_t Engine::Impl::length_limit(std::span<const int32_t> prompt, const SamplingParams& params) const {
+  return static_cast<int32_t>(
+      std::min<int64_t>(max_model_len_, static_cast<int64_t>(prompt.size()) + params.max_tokens));
+}
+
 // Reads only what never changes after loading, since any thread may call it.
 void Engine::Impl::check_request(std::span<const int32_t> prompt, const SamplingParams& params,
                                  const RequestOptions& options) const {
@@ -62,9 +67,7 @@ void Engine::Impl::check_request(std::span<const int32_t> prompt, const Sampling
   E31_CHECK(params.num_speculative_tokens <= config_.num_speculative_tokens, kInvalidArgument,
             "num_speculative_tokens is ", params.num_speculative_tokens, "; the engine was built for at most ",
             config_.num_speculative_tokens);
-  const int64_t entries =
-      std::min<int64_t>(max_model_len_, static_cast<int64_t>(prompt.size()) + params.max_tokens) - 1;
-  const int64_t pages = page_pool_->pages_for(entries);
+  const int64_t pages = page_pool_->pages_for(length_limit(prompt, params) - 1);  // the last token is never fed
   E31_CHECK(pages <= page_pool_->num_pages(), kInvalidArgument, "the request may need ", pages, " KV pages of ",
             config_.page_size, " tokens and the engine has ", page_pool_->num_pages(),
             "; lower max_tokens or give more kv_cache_memory_bytes");
@@ -79,8 +82,7 @@ void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prom
   request->id = request_id;
   request->tokens.assign(prompt.begin(), prompt.end());
   request->prompt_length = static_cast<int32_t>(prompt.size());
-  request->length_limit =
-      static_cast<int32_t>(std::min<int64_t>(max_model_len_, int64_t{request->prompt_length} + params.max_tokens));
+  request->length_limit = length_limit(prompt, params);
   request->params = params;
   request->end_token_ids = params.stop_token_ids;
   request->delayed_token_ids = params.stop_token_ids;

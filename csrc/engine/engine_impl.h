@@ -65,6 +65,8 @@ class Engine::Impl {
   void swap_draft(const std::string& directory);
 
  private:
+  int32_t length_limit(std::span<const int32_t> prompt, const SamplingParams& params) const;
+
   // load.cpp
   void load_models();
   DraftOverrides draft_overrides() const;

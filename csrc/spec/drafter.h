@@ -1,8 +1,7 @@
 // The speculation life-cycle, one interface for every way to draft.
 //
-//   begin    a request takes a slot; what it observes first is the position after num_observed others, of which the
-//   draft
-//            KV from first_visible_entry on is there
+//   begin    a request takes a slot; it will observe the position after num_observed others, and of these the draft KV
+//            is there from first_visible_entry on
 //   observe  true target features of verified positions and the token that follows each; always called for verified
 //            positions of a drafting request, in order and without a gap, also when nothing will be proposed next
 //   propose  drafts for the requests that want some; state written while proposing is provisional

@@ -12,8 +12,7 @@
 //   kDraft   before step s of the drafter. Keeps what the head drew in step s - 1 as draft s - 1. If s < num_drafts[i],
 //            row i feeds it as entry L - 1 + s (s > 0) and draws draft s for position L + s.
 //   kVerify  keeps the last draft. Row j feeds the newest token (j = 0) or draft j - 1 as entry L - 1 + j; its logits
-//   are
-//            the law of position L + j.
+//            are the law of position L + j.
 //   kCommit  L += accepted + 1 and the newest token, unless num_accepted is -1; results. If the draft follows the
 //            request, row j <= accepted feeds emitted token j as the draft's entry L + j (L as it was).
 //
@@ -33,8 +32,7 @@ struct DecodeState {
   int32_t* length;             // [num_slots] committed tokens, 1 or more
   int32_t* last_token;         // [num_slots]
   const int32_t* max_entries;  // [num_slots] KV entries that the request may write
-  // [num_slots] the first KV entry that the request's draft sees, 1 or more (entry 0 holds nothing); 0: no draft
-  // follows
+  // [num_slots] the first KV entry that the request's draft sees, 1 or more (entry 0 holds nothing); 0: it has none
   const int32_t* first_draft_entry;
   const SamplingRow* sampling;  // [num_slots]; the position is not used
   int64_t num_slots;
