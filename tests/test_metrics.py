@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.server import MODEL, NUM_DRAFTS, RunningServer, running_server, write_pair
+from support.server import MODEL, NUM_DRAFTS, RunningServer, engine_arguments, running_server, write_pair
 
-from eagle31rt.metrics import AcceptanceWatch
+from eagle31rt import AsyncLLM, SamplingParams
+from eagle31rt.metrics import AcceptanceWatch, ServerMetrics
+from eagle31rt.request import Request
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +78,28 @@ def test_counters_agree_with_the_answers(server: RunningServer) -> None:
     assert grown["eagle31rt:inter_token_latency_seconds_count"] < 29
     assert (after["eagle31rt:num_requests_running"], after["eagle31rt:kv_cache_usage_perc"]) == (0, 0)
     assert after["process_resident_memory_bytes"] > 0
+
+
+def test_queue_time_begins_before_the_engine_may_run_the_request(tmp_path: Path) -> None:
+    class LateMetrics(ServerMetrics):
+        """The engine's thread takes the request in before the event loop's thread gets here."""
+
+        def on_submit(self, request: Request) -> None:
+            time.sleep(0.1)
+            super().on_submit(request)
+
+    async def run() -> LateMetrics:
+        model, draft = write_pair(tmp_path)
+        llm = AsyncLLM(model, **engine_arguments(draft))
+        llm.observer = LateMetrics(llm, MODEL)
+        async for _ in llm.generate({"prompt_token_ids": [5, 6]}, SamplingParams(temperature=0, max_tokens=3)):
+            pass
+        llm.shutdown()
+        return llm.observer
+
+    text = asyncio.run(run()).render("text/plain")[0].decode()
+    (queued,) = (line for line in text.splitlines() if line.startswith("eagle31rt:request_queue_time_seconds_sum"))
+    assert 0 < float(queued.rpartition(" ")[2]) < 0.1
 
 
 def test_vllm_names_carry_the_same_values(server: RunningServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -164,6 +165,7 @@ class BaseLLM(ABC):
     def _submit(self, request: Request) -> None:
         params = request.params
         request.request_id = self._next_id
+        request.submitted_at = time.monotonic()
         seed = self._fresh_seed() if params.seed is None else int(params.seed)
         silent_stops = frozenset(self._info["eos_token_ids"]) - frozenset(params.stop_token_ids or ())
         for index in range(params.n):

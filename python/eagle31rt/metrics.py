@@ -125,12 +125,11 @@ class ServerMetrics:
         return encode(self._registry), media_type
 
     def on_submit(self, request: Request) -> None:
-        now = time.monotonic()
         self._params_n.observe(request.params.n)
         if request.params.max_tokens is not None:
             self._params_max_tokens.observe(request.params.max_tokens)
         for sample in request.samples:
-            self._samples[sample.engine_id] = _Progress(now)
+            self._samples[sample.engine_id] = _Progress(request.submitted_at)
 
     def on_output(self, request: Request, sample: Sample, step: StepOutput) -> None:
         progress = self._samples[sample.engine_id]

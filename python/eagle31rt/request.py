@@ -123,6 +123,7 @@ class Request:
         self.prepared = prepared
         self.priority = priority
         self.timeout_seconds = 0.0
+        self.submitted_at = 0.0  # seconds of time.monotonic(), before the engine may take it in
         self.samples: list[Sample] = []
 
     @property
