@@ -16,6 +16,7 @@ from eagle31rt import LLM, _core  # noqa: E402
 from eagle31rt.cli import main  # noqa: E402
 from eagle31rt.errors import CheckpointError, InvalidArgumentError  # noqa: E402
 from eagle31rt.tokenizer import Tokenizer  # noqa: E402
+from eagle31rt.training.batches import BatchPlan, Dataset  # noqa: E402
 from eagle31rt.training.conversations import ASSISTANT, GIVEN, Conversation, ConversationStore  # noqa: E402
 from eagle31rt.training.features import FeatureCache, FeatureSettings  # noqa: E402
 from eagle31rt.training.generation import Generator, TurnTokens, cut_loop  # noqa: E402
@@ -200,3 +201,32 @@ def test_extractor_takes_any_mixture_of_sequences(target: Path) -> None:
             _core.FeatureExtractor(str(target), layers, max_tokens=64)
     with pytest.raises(InvalidArgumentError, match="max_tokens is 513; give 1 to 512"):
         _core.FeatureExtractor(str(target), [1], max_tokens=513)
+
+
+class ZeroFeatures:
+    """Stands for a FeatureCache: states of width 2, one captured layer."""
+
+    def get(self, group: int) -> ZeroFeatures:
+        return self
+
+    def rows(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros((last - first, 2), np.float32), np.zeros((last - first, 2), np.float32)
+
+
+def test_given_tokens_count_unless_answers_only(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path)
+    given = conversation(*range(10), roles=[GIVEN] * 10)
+    answered = conversation(*range(10), roles=[GIVEN] * 6 + [ASSISTANT] * 4)
+    store.write(0, [given] * 50 + [answered] * 50)
+    kept = torch.tensor([1, 2, 7, 8])
+
+    def dataset(train_on_prompts: bool) -> Dataset:
+        return Dataset(store, ZeroFeatures(), kept, 10, "cpu", train_on_prompts)  # type: ignore[arg-type]
+
+    everything, answers = dataset(True), dataset(False)
+    assert len(everything.training[0]) == 99 and len(answers.training[0]) == 49
+    assert everything.validation == answers.validation == [BatchPlan(0, (75,))], "only answers can be judged"
+    plan = BatchPlan(0, (0, 50))
+    both = [torch.nonzero(batch.counted).squeeze(-1).tolist() for batch in (everything.load(plan), answers.load(plan))]
+    assert both == [[1, 2, 7, 8, 11, 12, 17, 18], [17, 18]]
+    assert torch.equal(everything.load(plan, answers_only=True).counted, answers.load(plan).counted)

@@ -52,7 +52,7 @@ def log_lines(output: Path) -> list[dict[str, Any]]:
 def test_a_head_from_scratch_is_accepted(target: Path, tmp_path: Path, variant: str) -> None:
     """The documented command on a tiny budget: acceptance length of at least 3 of 6 (an untrained head has 1.0)."""
     output = tmp_path / "draft"
-    assert main(train_arguments(target, output, variant=variant, self_generate=128, epochs=3)) == 0
+    assert main(train_arguments(target, output, variant=variant, self_generate=128, epochs=4)) == 0
     last = log_lines(output)[-1]
     assert last["acceptance"]["length"] >= 3.0, last
     assert len(last["validation_agreement"]) == 5 and min(last["validation_agreement"]) > 0.6, last

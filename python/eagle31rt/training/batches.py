@@ -28,9 +28,16 @@ class Dataset:
     """The conversations of a store with their states, split into training and validation."""
 
     def __init__(
-        self, store: ConversationStore, features: FeatureCache, kept: torch.Tensor, vocab_size: int, device: str
+        self,
+        store: ConversationStore,
+        features: FeatureCache,
+        kept: torch.Tensor,
+        vocab_size: int,
+        device: str,
+        train_on_prompts: bool = True,
     ) -> None:
         self._store, self._features, self._device = store, features, device
+        self._train_on_prompts = train_on_prompts
         self._in_vocabulary = np.zeros(vocab_size, bool)
         self._in_vocabulary[kept.numpy()] = True
         self._loaded: tuple[int, list[Conversation]] = (-1, [])
@@ -44,9 +51,11 @@ class Dataset:
         for group in range(len(self._store)):
             conversations = self._store.read(group)
             self._lengths[group] = [len(conversation) for conversation in conversations]
-            usable = [i for i, c in enumerate(conversations) if len(c) >= _MIN_TOKENS and bool((c.roles > GIVEN).any())]
-            held_out = [i for n, i in enumerate(usable) if (count + n) % _VALIDATION_EVERY == _VALIDATION_EVERY // 2]
-            count += len(usable)
+            long = [i for i, c in enumerate(conversations) if len(c) >= _MIN_TOKENS]
+            answered = [i for i in long if bool((conversations[i].roles > GIVEN).any())]
+            usable = long if self._train_on_prompts else answered
+            held_out = [i for n, i in enumerate(answered) if (count + n) % _VALIDATION_EVERY == _VALIDATION_EVERY // 2]
+            count += len(answered)
             self.training[group] = [i for i in usable if i not in held_out]
             if held_out:
                 self.validation.append(BatchPlan(group, tuple(held_out)))
@@ -87,15 +96,17 @@ class Dataset:
             self._loaded = (plan.group, self._store.read(plan.group))
         return [self._loaded[1][i] for i in plan.conversations]
 
-    def load(self, plan: BatchPlan) -> Batch:
+    def load(self, plan: BatchPlan, answers_only: bool = False) -> Batch:
+        """`answers_only`: count the answers alone even if training counts more, since acceptance is judged on them."""
         conversations = self.conversations(plan)
         shard = self._features.get(plan.group)
         first = np.concatenate([[0], np.cumsum(self._lengths[plan.group])])
         states = [shard.rows(int(first[i]), int(first[i + 1])) for i in plan.conversations]
         token_ids = np.concatenate([c.token_ids for c in conversations]).astype(np.int64)
         roles = np.concatenate([c.roles for c in conversations])
-        # The target did not choose what it was given, and a token outside the draft vocabulary cannot be proposed.
-        counted = (roles > GIVEN) & self._in_vocabulary[token_ids]
+        counted = self._in_vocabulary[token_ids]  # no draft can propose another
+        if answers_only or not self._train_on_prompts:
+            counted = counted & (roles > GIVEN)
 
         def move(array: npt.NDArray[Any]) -> torch.Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

@@ -23,6 +23,7 @@ _OPTIONS: dict[str, tuple[type, Any, str]] = {
     "batch-tokens": (LoopSettings, int, "tokens of conversations per step"),
     "ttt-steps": (LoopSettings, int, "depth of the trained chains"),
     "chain-fraction": (LoopSettings, float, "share of positions from which chains go past step 0"),
+    "dropout": (LoopSettings, float, "of the feature, and of what attention and MLP add to it"),
     "step-decay": (LoopSettings, float, "weight of step k is this to the power k"),
     "learning-rate": (LoopSettings, float, "peak"),
     "head-learning-rate": (LoopSettings, float, "of lm_head, as a factor of --learning-rate; 0 freezes it"),
@@ -51,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with what the work folder holds")
     parser.add_argument("--variant", choices=VARIANTS, default=VARIANTS[0], help=f"default {VARIANTS[0]}")
     parser.add_argument("--capture-layers", type=int, nargs="+", default=[], metavar="K", help="default 2, N//2, N-3")
+    text = "learn from answers only, not from the tokens of prompts"
+    parser.add_argument("--answers-only", action="store_true", help=text)
     parser.add_argument("--exact-features", action="store_true", help="cache float32 states instead of float16")
     parser.add_argument("--device", default="cpu", help="of head and engine: cpu (default) or cuda")
     text = "of matrix products (auto: bfloat16 on CUDA, float32 on the CPU)"
@@ -74,6 +77,7 @@ def settings_from(arguments: argparse.Namespace) -> TrainSettings:
         "prompts": prompts,
         "self_generate": arguments.self_generate or 0,
         "capture_layers": tuple(arguments.capture_layers),
+        "train_on_prompts": not arguments.answers_only,
     }
 
     def group(kind: type) -> Any:

@@ -70,6 +70,12 @@ class DraftHead(nn.Module, ABC):
             if isinstance(module, Linear):
                 module.compute_dtype = dtype
 
+    def drop_out(self, probability: float) -> None:
+        """Of every nn.Dropout, which draw from torch's global generator in train mode."""
+        for module in self.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = probability
+
     @abstractmethod
     def fuse(self, captured: torch.Tensor) -> torch.Tensor:
         """Captured states [n, A * hidden_size] -> features [n, hidden_size]."""

@@ -83,6 +83,7 @@ class LlamaHead(DraftHead):
             norms = [RMSNorm(sizes.hidden_size, sizes.rms_norm_eps) for _ in sizes.capture_layers]
             self.fc_norm = nn.ModuleList(norms)
         self.midlayer = Layer(sizes)
+        self.dropout = nn.Dropout(0.0)
         self.norm = RMSNorm(sizes.hidden_size, sizes.rms_norm_eps)
         self.lm_head = Linear(sizes.hidden_size, sizes.draft_vocab_size)
         # Without fc_norm the captured states differ in scale by orders of magnitude between features, which no single
@@ -97,7 +98,7 @@ class LlamaHead(DraftHead):
         if self.sizes.fc_norm:
             chunks = captured.chunk(len(self.sizes.capture_layers), dim=-1)
             captured = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], dim=-1)
-        feature: torch.Tensor = self.fc(captured * self.fc_scale)
+        feature: torch.Tensor = self.dropout(self.fc(captured * self.fc_scale))
         return feature
 
     def project(self, feature: torch.Tensor, token_ids: torch.Tensor, positions: torch.Tensor) -> Projections:
@@ -112,8 +113,8 @@ class LlamaHead(DraftHead):
 
     def finish(self, feature: torch.Tensor, attended: torch.Tensor) -> States:
         layer = self.midlayer
-        state = feature + layer.self_attn.o_proj(attended)
-        state = state + layer.mlp(layer.post_attention_layernorm(state))
+        state = feature + self.dropout(layer.self_attn.o_proj(attended))
+        state = state + self.dropout(layer.mlp(layer.post_attention_layernorm(state)))
         normed = self.norm(state)
         return States(normed, normed if self.sizes.norm_output else state)
 

@@ -127,7 +127,7 @@ def make_trainer(settings: TrainSettings, target: TargetSizes, store: Conversati
     checkpoint = Checkpoint.load(path) if path.is_file() else None
     kept = checkpoint.kept if checkpoint else _choose(store, sizes, target, console)
     features = FeatureCache(settings.work / "features", store, _feature_settings(settings, target, sizes))
-    dataset = Dataset(store, features, kept, target.vocab_size, settings.device)
+    dataset = Dataset(store, features, kept, target.vocab_size, settings.device, settings.loop.train_on_prompts)
     if dataset.num_training_tokens == 0:
         raise InvalidArgumentError("the conversations hold nothing to train on: give more prompts")
     torch.manual_seed(settings.loop.seed)

@@ -36,9 +36,11 @@ class LoopSettings:
 
     epochs: float = 3.0
     steps: int | None = None  # overrides epochs
-    batch_tokens: int = 2048  # tokens of conversations per optimizer step, about
+    batch_tokens: int = 1024  # tokens of conversations per optimizer step, about
     ttt_steps: int = 7  # depth of the chains that are trained
     chain_fraction: float = 0.33  # share of positions from which chains are unrolled past step 0
+    dropout: float = 0.1  # of the fused feature, and of what attention and MLP add to it
+    train_on_prompts: bool = True  # the target's distribution after given tokens teaches, too
     step_decay: float = 0.8  # weight of step k in the loss: step_decay ** k
     learning_rate: float = 4e-4
     head_learning_rate: float = 0.25  # of lm_head, as a factor of learning_rate; 0 freezes it at the target's rows
@@ -58,6 +60,7 @@ class LoopSettings:
         _require(self.batch_tokens >= 16, "batch-tokens", "16 or more", self.batch_tokens)
         _require(1 <= self.ttt_steps <= MAX_TTT_STEPS, "ttt-steps", f"1 to {MAX_TTT_STEPS}", self.ttt_steps)
         _require(0 < self.chain_fraction <= 1, "chain-fraction", "more than 0, at most 1", self.chain_fraction)
+        _require(0 <= self.dropout < 1, "dropout", "at least 0, less than 1", self.dropout)
         _require(0 < self.step_decay <= 1, "step-decay", "more than 0, at most 1", self.step_decay)
         _require(self.learning_rate > 0, "learning-rate", "more than 0", self.learning_rate)
         _require(self.head_learning_rate >= 0, "head-learning-rate", "0 or more", self.head_learning_rate)

@@ -151,6 +151,9 @@ class Trainer:
         loop = self.settings.loop
         batch = self.dataset.load(plan)
         generator = torch.Generator().manual_seed((loop.seed << 32) + self.step)
+        torch.manual_seed((loop.seed << 32) + self.step)  # of dropout: a resumed run drops the same
+        self.head.train()
+        self.head.drop_out(loop.dropout)
         losses = step_losses(self.head, self.teacher, batch, loop.ttt_steps, loop.chain_fraction, generator)
         loss = weighted_loss(losses, loop.step_decay)
         self.optimizer.zero_grad(set_to_none=True)
@@ -173,10 +176,11 @@ class Trainer:
     def validate(self, most_batches: int = 16) -> dict[str, list[float]]:
         """Mean loss and agreement per step of the chain on conversations that are never trained on."""
         loop = self.settings.loop
+        self.head.eval()
         sums: list[list[float]] = [[0.0, 0.0, 0.0] for _ in range(loop.ttt_steps)]
         generator = torch.Generator().manual_seed(7)
         for plan in self.dataset.validation[:most_batches]:
-            batch = self.dataset.load(plan)
+            batch = self.dataset.load(plan, answers_only=True)
             losses = step_losses(self.head, self.teacher, batch, loop.ttt_steps, 1.0, generator)
             for total, step in zip(sums, losses, strict=False):
                 total[0] += step.loss.item()
