@@ -9,12 +9,15 @@
 #include "ops/build_tree/build_tree.h"
 #include "ops/compact_kv/compact_kv.h"
 #include "ops/embedding/embedding.h"
+#include "ops/expert_linear/expert_linear.h"
 #include "ops/fc_norm/fc_norm.h"
 #include "ops/gather_rows/gather_rows.h"
 #include "ops/kv_append/kv_append.h"
 #include "ops/linear/linear.h"
 #include "ops/mla_append/mla_append.h"
 #include "ops/mla_attention/mla_attention.h"
+#include "ops/moe_combine/moe_combine.h"
+#include "ops/moe_route/moe_route.h"
 #include "ops/paged_attention/paged_attention.h"
 #include "ops/process_logits/process_logits.h"
 #include "ops/rms_norm/rms_norm.h"
@@ -43,6 +46,9 @@ struct ExecutionContext;
   X(mla_append, MlaAppendParams)           \
   X(mla_attention, MlaAttentionParams)     \
   X(silu_mul, SiluMulParams)               \
+  X(moe_route, MoeRouteParams)             \
+  X(expert_linear, ExpertLinearParams)     \
+  X(moe_combine, MoeCombineParams)         \
   X(fc_norm, FcNormParams)                 \
   X(sample, SampleParams)                  \
   X(verify_chain, VerifyChainParams)       \

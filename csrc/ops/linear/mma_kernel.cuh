@@ -157,9 +157,9 @@ E31_DEVICE void store_pair(const MatrixProduct& product, int64_t row, int column
 }
 
 template <typename Tile>
-E31_DEVICE void store_tile(const MatrixProduct& product, const Position<Tile>& position,
+E31_DEVICE void store_tile(const MatrixProduct& product, int64_t tile_row, const Position<Tile>& position,
                            const Accumulators<Tile>& totals) {
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * Tile::kRows + position.row;
+  const int64_t first_row = tile_row + position.row;
   const int first_column = static_cast<int>(blockIdx.y) * Tile::kColumns + position.column;
 #pragma unroll
   for (int block = 0; block < Tile::kRowBlocks; ++block) {
@@ -177,14 +177,13 @@ E31_DEVICE void store_tile(const MatrixProduct& product, const Position<Tile>& p
   }
 }
 
-// Grid: (row tiles, column tiles, shares of K). Row tiles first, so that blocks that run together read the same
-// weights.
+// The tile of rows from first_row on, columns from blockIdx.y on and the share blockIdx.z of K.
 template <typename Element, typename Tile, template <typename, typename> typename LawTemplate>
-__global__ void __launch_bounds__(Tile::kThreads) mma_kernel(const __grid_constant__ MatrixProduct product) {
+E31_DEVICE void multiply_rows(const MatrixProduct& product, int64_t first_row) {
   using Law = LawTemplate<Element, Tile>;
   extern __shared__ __align__(128) unsigned char shared_memory[];
   auto* stages = reinterpret_cast<typename Law::StageType*>(shared_memory);
-  const TileSource<Element, Tile> source(product);
+  const TileSource<Element, Tile> source(product, first_row);
   const Position<Tile> position;
   Cursor ahead(product, Tile::kDepth);
   Cursor cursor = ahead;
@@ -215,7 +214,14 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_kernel(const __grid_consta
     slot = slot == Tile::kStages - 1 ? 0 : slot + 1;
   }
   cp_async_wait<0>();
-  store_tile(product, position, totals);
+  store_tile(product, first_row, position, totals);
+}
+
+// Grid: (row tiles, column tiles, shares of K). Row tiles first, so that blocks that run together read the same
+// weights.
+template <typename Element, typename Tile, template <typename, typename> typename LawTemplate>
+__global__ void __launch_bounds__(Tile::kThreads) mma_kernel(const __grid_constant__ MatrixProduct product) {
+  multiply_rows<Element, Tile, LawTemplate>(product, static_cast<int64_t>(blockIdx.x) * Tile::kRows);
 }
 
 template <typename Element, typename Tile, template <typename, typename> typename LawTemplate>

@@ -116,8 +116,7 @@ struct TileSource {
   int num_columns;  // kColumns or fewer
   bool vector_copies;
 
-  E31_DEVICE explicit TileSource(const MatrixProduct& product) {
-    const int64_t first_row = static_cast<int64_t>(blockIdx.x) * Tile::kRows;
+  E31_DEVICE TileSource(const MatrixProduct& product, int64_t first_row) {
     const int64_t first_column = static_cast<int64_t>(blockIdx.y) * Tile::kColumns;
     input_stride = product.input_stride;
     weight_stride = product.weight_stride;

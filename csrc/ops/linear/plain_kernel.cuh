@@ -95,11 +95,8 @@ E31_DEVICE void store_plain(const PlainProduct& product, int64_t row, int column
   product.output[offset] = sum;
 }
 
-// Grid: (row tiles, column tiles).
-static __global__ void __launch_bounds__(PlainTile::kThreads)
-    plain_kernel(const __grid_constant__ PlainProduct product) {
-  __shared__ PlainTile tile;
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * PlainTile::kRows;
+// The tile of rows from first_row on and columns from blockIdx.y on.
+E31_DEVICE void multiply_plain_rows(const PlainProduct& product, int64_t first_row, PlainTile& tile) {
   const int first_column = static_cast<int>(blockIdx.y) * PlainTile::kColumns;
   const int row = static_cast<int>(threadIdx.x) / 16;
   const int column = static_cast<int>(threadIdx.x) % 16;
@@ -129,6 +126,13 @@ static __global__ void __launch_bounds__(PlainTile::kThreads)
     store_plain(product, first_row + row, first_column + column + 16 * j, sums[0][j]);
     store_plain(product, first_row + row + 8, first_column + column + 16 * j, sums[1][j]);
   }
+}
+
+// Grid: (row tiles, column tiles).
+static __global__ void __launch_bounds__(PlainTile::kThreads)
+    plain_kernel(const __grid_constant__ PlainProduct product) {
+  __shared__ PlainTile tile;
+  multiply_plain_rows(product, static_cast<int64_t>(blockIdx.x) * PlainTile::kRows, tile);
 }
 
 inline void launch_plain(const char* name, const PlainProduct& product, ExecutionContext& context) {

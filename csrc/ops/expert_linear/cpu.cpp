@@ -1,0 +1,44 @@
+// One expert after the other, each by all threads: its weights are streamed once for all its rows.
+#include "device/execution_context.h"
+#include "ops/expert_linear/expert_linear.h"
+#include "ops/linear/multiply.h"
+
+namespace eagle31rt::E31_ISA {
+
+namespace {
+
+// Rows that lie anywhere, laid side by side as pack_rows lays neighbours.
+void pack_chosen_rows(const float* input, const int32_t* rows, int64_t num_rows, int64_t in_features, float* packed) {
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const float* row = input + rows[r] * in_features;
+    for (int64_t k = 0; k < in_features; ++k) packed[k * num_rows + r] = row[k];
+  }
+}
+
+}  // namespace
+
+void expert_linear(const ExpertLinearParams& params, ExecutionContext& context) {
+  const int64_t in_features = params.weight.in_features;
+  const int64_t out_features = params.weight.out_features;
+  for (int64_t expert = 0; expert < params.num_experts; ++expert) {
+    const int64_t begin = params.expert_begin[expert];
+    const int64_t num_rows = params.expert_begin[expert + 1] - begin;
+    if (num_rows == 0) continue;
+    const Product product = {expert_weight(params, expert),
+                             params.bias == nullptr ? nullptr : params.bias + expert * out_features,
+                             nullptr,
+                             params.output + begin * out_features,
+                             num_rows,
+                             out_features};
+    multiply(product, context.pool, [&](int64_t first_row, int64_t count, float* destination) {
+      const int64_t place = begin + first_row;
+      if (params.input_rows == nullptr) {
+        pack_rows(params.input + place * in_features, in_features, count, in_features, destination);
+      } else {
+        pack_chosen_rows(params.input, params.input_rows + place, count, in_features, destination);
+      }
+    });
+  }
+}
+
+}  // namespace eagle31rt::E31_ISA
