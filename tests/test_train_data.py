@@ -18,6 +18,7 @@ from eagle31rt.errors import CheckpointError, InvalidArgumentError  # noqa: E402
 from eagle31rt.tokenizer import Tokenizer  # noqa: E402
 from eagle31rt.training.batches import BatchPlan, Dataset  # noqa: E402
 from eagle31rt.training.conversations import ASSISTANT, GIVEN, Conversation, ConversationStore  # noqa: E402
+from eagle31rt.training.documents import read_documents  # noqa: E402
 from eagle31rt.training.features import FeatureCache, FeatureSettings  # noqa: E402
 from eagle31rt.training.generation import Generator, TurnTokens, cut_loop  # noqa: E402
 from eagle31rt.training.prompts import PromptWriter, read_prompt_file  # noqa: E402
@@ -137,6 +138,40 @@ def test_written_prompts_are_filled(tmp_path: Path) -> None:
     prompts = [writer.prompt(random, ["a passage of text"]) for _ in range(400)]
     assert len(set(prompts)) > 300
     assert not any("{" in prompt for prompt in prompts if "```" not in prompt and "def " not in prompt)
+
+
+def test_documents_become_passages(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    long = " ".join(f"word{i}" for i in range(600))
+    (tmp_path / "deep" / "b.md").write_text(f"short\n\n{'x' * 150}\n \n{'y' * 150}\n\n{long}\n\ntail", encoding="utf-8")
+    (tmp_path / "a.txt").write_text("too short to be a passage", encoding="utf-8")
+    (tmp_path / "c.bin").write_bytes(b"\xff" * 500)
+    first, *rest = read_documents(tmp_path)
+    assert first == f"short\n\n{'x' * 150}\n\n{'y' * 150}"
+    assert all(200 <= len(passage) <= 2400 for passage in rest)
+    assert " ".join(rest).replace("\n\n", " ") == f"{long} tail", "nothing is lost, no word is cut"
+    assert read_documents(tmp_path / "deep" / "b.md") == [first, *rest]
+
+
+def test_prompts_quote_documents() -> None:
+    random, documents = Random(0), ["first document", "second document"]
+    prompts = [PromptWriter(documents).prompt(random, []) for _ in range(400)]
+    quoted = [sum(document in prompt for prompt in prompts) for document in documents]
+    assert all(70 < count < 130 for count in quoted), "half of the prompts, each document alike"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"\xff" * 500, "a.txt is not valid UTF-8"), (b"short", "holds no passages")]
+)
+def test_bad_documents(
+    target: Path, tmp_path: Path, content: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    assert main(train_arguments(target, tmp_path / "draft", documents=tmp_path)) == 2
+    assert message in capsys.readouterr().err
+    prompts = ("--prompts", str(tmp_path / "a.txt"))
+    assert main(train_arguments(target, tmp_path / "draft", *prompts, self_generate=None, documents=tmp_path)) == 2
+    assert "give that, too" in capsys.readouterr().err
 
 
 def feature_cache(target: Path, folder: Path, store: ConversationStore, limit: int, exact: bool) -> FeatureCache:

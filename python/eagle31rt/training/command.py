@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompts", metavar="F.jsonl", help="JSON lines with 'prompt' or 'messages'")
     source.add_argument("--self-generate", type=int, metavar="N", help="N conversations on the trainer's own prompts")
+    text = "text file or folder of .txt, .md, .rst that the prompts of --self-generate quote"
+    parser.add_argument("--documents", metavar="PATH", help=text)
     parser.add_argument("--resume", action="store_true", help="go on with what the work folder holds")
     parser.add_argument("--variant", choices=VARIANTS, default=VARIANTS[0], help=f"default {VARIANTS[0]}")
     parser.add_argument("--capture-layers", type=int, nargs="+", default=[], metavar="K", help="default 2, N//2, N-3")
@@ -72,9 +74,13 @@ def settings_from(arguments: argparse.Namespace) -> TrainSettings:
     prompts = None if arguments.prompts is None else Path(arguments.prompts)
     if prompts is not None and not prompts.is_file():
         raise InvalidArgumentError(f"--prompts: there is no file {prompts}")
+    documents = None if arguments.documents is None else Path(arguments.documents)
+    if documents is not None and arguments.self_generate is None:
+        raise InvalidArgumentError("--documents is for the prompts that --self-generate writes: give that, too")
     given: dict[str, Any] = {
         **vars(arguments),
         "prompts": prompts,
+        "documents": documents,
         "self_generate": arguments.self_generate or 0,
         "capture_layers": tuple(arguments.capture_layers),
         "train_on_prompts": not arguments.answers_only,

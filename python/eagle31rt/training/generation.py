@@ -16,6 +16,7 @@ import numpy as np
 from eagle31rt.errors import InvalidArgumentError
 from eagle31rt.sampling_params import SamplingParams
 from eagle31rt.training.conversations import ASSISTANT, GIVEN, USER, Conversation, ConversationStore
+from eagle31rt.training.documents import read_documents
 from eagle31rt.training.prompts import Messages, PromptWriter
 from eagle31rt.training.settings import DataSettings
 
@@ -92,7 +93,7 @@ class Generator:
         assert isinstance(eos, list)
         self._eos: list[int] = eos
         self._turns = TurnTokens.of(self._tokenizer, eos) if prompts is None or settings.max_turns > 1 else None
-        self._writer = PromptWriter()
+        self._writer = PromptWriter(read_documents(settings.documents) if settings.documents else ())
         self._total = settings.self_generate if prompts is None else len(prompts)
         self._turn_limit = settings.max_tokens // 4  # tokens of a user turn after the first, or of the target's own
         if self._turns is not None:

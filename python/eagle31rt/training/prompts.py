@@ -12,17 +12,23 @@ from typing import Any
 from eagle31rt.errors import InvalidArgumentError
 
 Messages = list[dict[str, str]]
+_DOCUMENT_SHARE = 0.5  # of the prompts, where there are documents
 
 
 class PromptWriter:
-    """Draws user prompts from the word lists of prompts.json. `passages`: the target's earlier answers."""
+    """Draws user prompts from the word lists of prompts.json and, if there are any, from the user's documents."""
 
-    def __init__(self) -> None:
+    def __init__(self, documents: Sequence[str] = ()) -> None:
         text = (files("eagle31rt.training") / "prompts.json").read_text(encoding="utf-8")
         lists: dict[str, list[str]] = json.loads(text)
         self._lists = lists
+        self._documents = documents
 
     def prompt(self, random: Random, passages: Sequence[str]) -> str:
+        """`passages`: the target's earlier answers."""
+        if self._documents and random.random() < _DOCUMENT_SHARE:
+            template = random.choice(self._lists["passage_tasks"])
+            return template.replace("{passage}", random.choice(self._documents))
         kind = random.random()
         if kind < 0.38:
             return self._filled(random, "tasks")

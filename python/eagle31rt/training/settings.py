@@ -79,6 +79,7 @@ class DataSettings:
 
     prompts: Path | None = None
     self_generate: int = 0  # conversations
+    documents: Path | None = None  # texts that self-written prompts quote
     max_tokens: int = 1024  # of a conversation
     max_new_tokens: int = 400  # of an answer
     max_turns: int = 3
