@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "eagle31rt/dtype.h"
+#include "ops/moe_route/moe_route.h"
 
 namespace eagle31rt {
 
@@ -29,6 +30,36 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
+// How a checkpoint names and lays out its experts.
+enum class ExpertTensors {
+  kSeparate,  // mlp.gate, mlp.experts.N.{gate,up,down}_proj: qwen3_moe, deepseek_v3
+  kFused,  // mlp.router, mlp.experts.{gate_up,down}_proj of all experts, transposed, gate and up interleaved: gpt_oss
+  kMxfp4,  // the same, not transposed, in blocks of 32 4-bit floats with a scale
+};
+
+// (up + 1) * gate * sigmoid(alpha * gate), gate at most limit, up in [-limit, limit]: gpt_oss.
+struct ClampedSwiglu {
+  float alpha = 1.702f;
+  float limit = 7.0f;
+};
+
+// The MLP of layers from num_dense_layers on. See ops/moe_route/moe_route.h for the routing.
+struct MoeConfig {
+  int32_t num_experts = 0;
+  int32_t num_experts_per_token = 0;
+  int32_t moe_intermediate_size = 0;  // of one expert
+  int32_t num_shared_experts = 0;     // one MLP of so many times the width, for every token
+  int32_t num_dense_layers = 0;       // the first ones, with a plain MLP of intermediate_size
+  int32_t num_groups = 1, num_groups_chosen = 1;
+  MoeScoring scoring = MoeScoring::kSoftmax;
+  bool normalise_top_k = false;
+  float routed_scaling_factor = 1.0f;
+  bool bias_correction = false;  // of the scores, for the choice only
+  bool router_bias = false, expert_biases = false;
+  std::optional<ClampedSwiglu> clamped_swiglu;
+  ExpertTensors tensors = ExpertTensors::kSeparate;
+};
+
 // A llama-family decoder (llama, mistral, smollm, qwen2).
 struct DecoderConfig {
   std::string model_type;
@@ -44,6 +75,7 @@ struct DecoderConfig {
   bool tie_word_embeddings = false;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   RopeConfig rope;
+  std::optional<MoeConfig> moe;
   DType dtype = DType::kBFloat16;      // torch_dtype / dtype of the file
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json, in order, distinct
 };

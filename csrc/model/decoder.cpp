@@ -15,7 +15,8 @@ LayerShape decoder_layer_shape(const DecoderConfig& config) {
           .attention_input_size = config.hidden_size,
           .rotary_dim = config.rope.rotary_dim,
           .interleaved_rope = config.rope.interleaved,
-          .rms_norm_eps = config.rms_norm_eps};
+          .rms_norm_eps = config.rms_norm_eps,
+          .moe = config.moe};
 }
 
 Decoder::Decoder(DecoderConfig config, DecoderWeights weights, std::vector<int32_t> capture_layers, Device& device,

@@ -66,14 +66,28 @@ void run_attention(const LayerShape& shape, const BatchView& batch, const RopeRo
                               context);
 }
 
+void run_mlp(const LayerWeights& weights, const float* normed, int64_t num_rows, float* residual, LayerScratch& scratch,
+             ExecutionContext& context) {
+  float* gate_up = scratch.gate_up.data();
+  float* activated = scratch.activated.data();
+  run_linear(normed, weights.gate_up, weights.gate_up_bias, nullptr, gate_up, num_rows, context);
+  context.ops.silu_mul({.input = gate_up,
+                        .output = activated,
+                        .num_rows = num_rows,
+                        .intermediate_size = weights.down.view().in_features},
+                       context);
+  run_linear(activated, weights.down, weights.down_bias, residual, residual, num_rows, context);
+}
+
 }  // namespace
 
 void LayerScratch::reserve(const LayerShape& shape, int64_t num_rows) {
   qkv.get(num_rows * (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim);
   attended.get(num_rows * shape.num_heads * shape.head_dim);
   normed.get(num_rows * shape.hidden_size);
-  gate_up.get(num_rows * 2 * shape.intermediate_size);
-  activated.get(num_rows * shape.intermediate_size);
+  gate_up.get(num_rows * 2 * shape.widest_mlp());
+  activated.get(num_rows * shape.widest_mlp());
+  if (shape.moe) moe.reserve(*shape.moe, shape.hidden_size, num_rows);
 }
 
 void run_rms_norm(const float* input, const Vector& weight, float epsilon, int64_t num_rows, float* output,
@@ -104,13 +118,9 @@ void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights,
   run_linear(attended, weights.output, weights.output_bias, residual, residual, rows, context);
 
   float* normed = scratch.normed.data();
-  float* gate_up = scratch.gate_up.data();
-  float* activated = scratch.activated.data();
   run_rms_norm(residual, weights.post_attention_norm, shape.rms_norm_eps, rows, normed, shape.hidden_size, context);
-  run_linear(normed, weights.gate_up, weights.gate_up_bias, nullptr, gate_up, rows, context);
-  context.ops.silu_mul(
-      {.input = gate_up, .output = activated, .num_rows = rows, .intermediate_size = shape.intermediate_size}, context);
-  run_linear(activated, weights.down, weights.down_bias, residual, residual, rows, context);
+  if (!weights.gate_up.empty()) run_mlp(weights, normed, rows, residual, scratch, context);
+  if (weights.moe) run_moe_block(*shape.moe, *weights.moe, normed, rows, residual, scratch.moe, context);
 }
 
 }  // namespace eagle31rt

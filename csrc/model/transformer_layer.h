@@ -2,14 +2,17 @@
 //
 //   attention: qkv = input @ Wqkv; rotate q, k; store k, v; attend; residual += attended @ Wo
 //   MLP:       residual += (silu(gate) * up) @ Wdown, gate|up = norm(residual) @ Wgate_up
+//   experts:   model/moe_block.h, instead of the MLP or, with shared experts, beside it
 //
 // The caller makes the attention input: norm(residual) in a decoder, concat(norm(embedding), norm(feature)) in a draft.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "device/execution_context.h"
 #include "model/forward_batch.h"
+#include "model/moe_block.h"
 #include "model/rope_table.h"
 #include "model/scratch.h"
 #include "model/weights.h"
@@ -27,15 +30,22 @@ struct LayerShape {
   int32_t rotary_dim;
   bool interleaved_rope;
   float rms_norm_eps;
+  std::optional<MoeConfig> moe;  // of the layers whose weights have experts
+
+  int64_t widest_mlp() const {
+    const int64_t shared = moe ? int64_t{moe->num_shared_experts} * moe->moe_intermediate_size : 0;
+    return shared > intermediate_size ? shared : intermediate_size;
+  }
 };
 
 // Activations of one layer, reused by all layers of a model.
 struct LayerScratch {
   explicit LayerScratch(Device& device)
-      : qkv(device), attended(device), normed(device), gate_up(device), activated(device) {}
+      : qkv(device), attended(device), normed(device), gate_up(device), activated(device), moe(device) {}
   void reserve(const LayerShape& shape, int64_t num_rows);
 
   Scratch qkv, attended, normed, gate_up, activated;
+  MoeScratch moe;
 };
 
 // attention_input [num_rows, attention_input_size]; residual [num_rows, hidden_size], updated in place.

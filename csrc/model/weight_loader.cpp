@@ -34,11 +34,13 @@ std::string list_names(const std::vector<std::string>& names) {
   return text;
 }
 
-void check_entry(const TensorEntry& entry, const std::vector<int64_t>& shape, const std::string& source) {
-  E31_CHECK(entry.supported_dtype && is_floating_point(entry.dtype), kUnsupported, source, ": tensor ",
-            quote(entry.name), " has dtype ", entry.dtype_name, "; weights must be F32, BF16 or F16");
-  E31_CHECK(entry.shape == shape, kCheckpoint, source, ": tensor ", quote(entry.name), " has shape ",
-            entry.shape_string(), ", but config.json asks for ", shape_text(shape));
+void check_entry(const TensorEntry& entry, const RowSource::Tensor& wanted, const std::string& source) {
+  const bool plain = wanted.dtype_name.empty();
+  E31_CHECK(plain ? entry.supported_dtype && is_floating_point(entry.dtype) : entry.dtype_name == wanted.dtype_name,
+            kUnsupported, source, ": tensor ", quote(entry.name), " has dtype ", entry.dtype_name, "; ",
+            plain ? "weights must be F32, BF16 or F16" : "it must be " + wanted.dtype_name);
+  E31_CHECK(entry.shape == wanted.shape, kCheckpoint, source, ": tensor ", quote(entry.name), " has shape ",
+            entry.shape_string(), ", but config.json asks for ", shape_text(wanted.shape));
 }
 
 void check_finite(int64_t num_bad, const TensorEntry& entry, DType dtype, const std::string& source) {
@@ -94,12 +96,15 @@ void WeightLoader::check() const {
   std::set<std::string> wanted;
   std::vector<std::string> missing, unused;
   const auto visit = [&](const TensorPart& part, const std::vector<int64_t>& shape) {
-    wanted.insert(part.name);
-    const TensorEntry* entry = names_.find(part.name);
-    if (entry == nullptr) {
-      missing.push_back(part.name);
-    } else {
-      check_entry(*entry, shape, source);
+    const RowSource::Tensor own{part.name, shape};
+    for (const RowSource::Tensor& tensor : part.source == nullptr ? std::vector{own} : part.source->tensors()) {
+      const bool is_new = wanted.insert(tensor.name).second;
+      const TensorEntry* entry = names_.find(tensor.name);
+      if (entry != nullptr) {
+        check_entry(*entry, tensor, source);
+      } else if (is_new) {
+        missing.push_back(tensor.name);
+      }
     }
   };
   for (const MatrixPlan& plan : matrices_) {
@@ -118,13 +123,42 @@ void WeightLoader::check() const {
             "; the model has a part that would be ignored, so it is refused");
 }
 
+std::vector<const TensorEntry*> WeightLoader::entries_of(const TensorPart& part) const {
+  if (part.source == nullptr) return {names_.find(part.name)};
+  std::vector<const TensorEntry*> entries;
+  for (const RowSource::Tensor& tensor : part.source->tensors()) entries.push_back(names_.find(tensor.name));
+  return entries;
+}
+
+// Rows first .. first + count - 1 of the part, as rows `row` .. of destination. Returns how many values are not finite.
+int64_t WeightLoader::write_rows(PackedWeight& destination, int64_t row, const TensorPart& part, int64_t first,
+                                 int64_t count, int64_t columns) const {
+  const std::vector<const TensorEntry*> entries = entries_of(part);
+  if (part.source == nullptr) {
+    const TensorEntry& entry = *entries[0];
+    return destination.write_rows(row, entry.data + first * columns * dtype_size(entry.dtype), entry.dtype, count);
+  }
+  std::vector<float> rows(static_cast<size_t>(std::min(count, kPanelWidth) * columns));
+  int64_t num_bad = 0;
+  for (int64_t done = 0; done < count; done += kPanelWidth) {
+    const int64_t num_rows = std::min(count - done, kPanelWidth);
+    part.source->read(entries, first + done, num_rows, rows.data());
+    num_bad += destination.write_rows(row + done, rows.data(), DType::kFloat32, num_rows);
+  }
+  return num_bad;
+}
+
+void WeightLoader::finish(const TensorPart& part, int64_t num_bad, DType dtype) const {
+  for (const TensorEntry* entry : entries_of(part)) {
+    check_finite(num_bad, *entry, dtype, names_.checkpoint().directory());
+    names_.checkpoint().release_pages(*entry);
+  }
+}
+
 void WeightLoader::load_in_place(const MatrixPlan& plan) const {
   int64_t row = 0;
   for (const TensorPart& part : plan.parts) {
-    const TensorEntry& entry = *names_.find(part.name);
-    const int64_t num_bad = plan.destination->write_rows(row, entry.data, entry.dtype, part.rows);
-    check_finite(num_bad, entry, dtype_, names_.checkpoint().directory());
-    names_.checkpoint().release_pages(entry);
+    finish(part, write_rows(*plan.destination, row, part, 0, part.rows, plan.columns), dtype_);
     row += part.rows;
   }
 }
@@ -144,15 +178,12 @@ void WeightLoader::load_staged(const MatrixPlan& plan, const std::shared_ptr<std
     std::memset(staging.get(), 0, num_bytes);
     PackedWeight chunk(dtype_, end - first, plan.columns, staging, 0, layout_);
     for (int64_t row = first; row < end;) {
-      const TensorEntry& entry = *names_.find(plan.parts[part].name);
       const int64_t count = std::min(end - row, plan.parts[part].rows - done_of_part);
-      const std::byte* source = entry.data + done_of_part * plan.columns * dtype_size(entry.dtype);
-      num_bad += chunk.write_rows(row - first, source, entry.dtype, count);
+      num_bad += write_rows(chunk, row - first, plan.parts[part], done_of_part, count, plan.columns);
       row += count;
       done_of_part += count;
       if (done_of_part < plan.parts[part].rows) continue;
-      check_finite(num_bad, entry, dtype_, names_.checkpoint().directory());
-      names_.checkpoint().release_pages(entry);
+      finish(plan.parts[part], num_bad, dtype_);
       ++part;
       done_of_part = num_bad = 0;
     }
@@ -166,14 +197,20 @@ void WeightLoader::load(const VectorPlan& plan) const {
   std::vector<float> values;
   values.reserve(static_cast<size_t>(total_rows(plan.parts)));
   for (const TensorPart& part : plan.parts) {
-    const TensorEntry& entry = *names_.find(part.name);
-    int64_t num_bad = 0;
-    for (int64_t i = 0; i < part.rows; ++i) {
-      values.push_back(read_float(entry.data + i * dtype_size(entry.dtype), entry.dtype));
-      if (!std::isfinite(values.back())) ++num_bad;
+    const std::vector<const TensorEntry*> entries = entries_of(part);
+    const size_t first = values.size();
+    values.resize(first + static_cast<size_t>(part.rows));
+    const auto own = std::span(values).subspan(first);
+    if (part.source != nullptr) {
+      part.source->read(entries, 0, part.rows, own.data());
+    } else {
+      const std::byte* data = entries[0]->data;
+      for (float& value : own) {
+        value = read_float(data, entries[0]->dtype);
+        data += dtype_size(entries[0]->dtype);
+      }
     }
-    check_finite(num_bad, entry, DType::kFloat32, names_.checkpoint().directory());
-    names_.checkpoint().release_pages(entry);
+    finish(part, std::count_if(own.begin(), own.end(), [](float x) { return !std::isfinite(x); }), DType::kFloat32);
   }
   *plan.destination = Vector(device_, values);
 }
@@ -227,9 +264,12 @@ void add_layer(WeightLoader& loader, LayerWeights& layer, const LayerTensors& sh
   add(layer.qkv, layer.qkv_bias, shape.qkv_bias, shape.attention_width,
       {{"self_attn.q_proj", query}, {"self_attn.k_proj", key}, {"self_attn.v_proj", key}});
   add(layer.output, layer.output_bias, shape.output_bias, query, {{"self_attn.o_proj", shape.hidden}});
-  add(layer.gate_up, layer.gate_up_bias, shape.mlp_bias, shape.hidden,
-      {{"mlp.gate_proj", shape.intermediate}, {"mlp.up_proj", shape.intermediate}});
-  add(layer.down, layer.down_bias, shape.mlp_bias, shape.intermediate, {{"mlp.down_proj", shape.hidden}});
+  if (shape.intermediate > 0) {
+    const std::string mlp = shape.mlp_prefix;
+    add(layer.gate_up, layer.gate_up_bias, shape.mlp_bias, shape.hidden,
+        {{mlp + "gate_proj", shape.intermediate}, {mlp + "up_proj", shape.intermediate}});
+    add(layer.down, layer.down_bias, shape.mlp_bias, shape.intermediate, {{mlp + "down_proj", shape.hidden}});
+  }
   loader.add_vector(layer.input_norm, {{prefix + "input_layernorm.weight", shape.hidden}});
   loader.add_vector(layer.post_attention_norm, {{prefix + "post_attention_layernorm.weight", shape.hidden}});
 }
@@ -244,7 +284,7 @@ int64_t layer_bytes(const LayerWeights& layer) {
                                &layer.input_norm, &layer.hidden_norm, &layer.post_attention_norm}) {
     bytes += vector_bytes(*vector);
   }
-  return bytes;
+  return bytes + (layer.moe ? layer.moe->num_bytes() : 0);
 }
 
 }  // namespace eagle31rt

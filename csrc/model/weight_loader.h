@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,10 +37,27 @@ class CanonicalNames {
 
 std::string strip_model_prefix(const std::string& name);
 
+// Rows that no tensor of the file holds as they are: a slice, a transpose, a quantised format. Made when they are
+// packed, a panel at a time, so that the file's own form is all that is ever held beside the packed weights.
+class RowSource {
+ public:
+  struct Tensor {
+    std::string name;  // canonical
+    std::vector<int64_t> shape;
+    std::string dtype_name = "";  // as the file spells it; empty: F32, BF16 or F16
+  };
+  virtual ~RowSource() = default;
+  virtual std::vector<Tensor> tensors() const = 0;
+  // rows [num_rows, columns] = the matrix's rows from first_row on. entries: of tensors(), in their order.
+  virtual void read(std::span<const TensorEntry* const> entries, int64_t first_row, int64_t num_rows,
+                    float* rows) const = 0;
+};
+
 // One checkpoint tensor inside a packed weight or vector: rows of a matrix, or elements.
 struct TensorPart {
-  std::string name;
+  std::string name;  // for messages only, if there is a source
   int64_t rows;
+  std::shared_ptr<const RowSource> source = nullptr;  // null: the tensor `name` itself
 };
 
 class WeightLoader {
@@ -66,6 +84,10 @@ class WeightLoader {
 
   void check() const;
   void allocate_matrices() const;
+  std::vector<const TensorEntry*> entries_of(const TensorPart& part) const;
+  int64_t write_rows(PackedWeight& destination, int64_t row, const TensorPart& part, int64_t first, int64_t count,
+                     int64_t columns) const;
+  void finish(const TensorPart& part, int64_t num_bad, DType dtype) const;
   void load_in_place(const MatrixPlan& plan) const;
   void load_staged(const MatrixPlan& plan, const std::shared_ptr<std::byte>& staging) const;
   void load(const VectorPlan& plan) const;
@@ -79,9 +101,10 @@ class WeightLoader {
 };
 
 struct LayerTensors {
-  int64_t hidden, intermediate, num_heads, num_kv_heads, head_dim;
-  int64_t attention_width;  // input of q, k and v
+  int64_t hidden, intermediate, num_heads, num_kv_heads, head_dim;  // intermediate 0: no MLP
+  int64_t attention_width;                                          // input of q, k and v
   bool qkv_bias, output_bias, mlp_bias;
+  const char* mlp_prefix = "mlp.";
 };
 
 // The tensors of `prefix` ("layers.0."), without hidden_norm.

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "model/moe_weights.h"
 #include "model/weight_loader.h"
 
 namespace eagle31rt {
@@ -44,6 +45,17 @@ LayerTensors layer_shape(const DecoderConfig& config) {
           .mlp_bias = config.mlp_bias};
 }
 
+void add_decoder_layer(WeightLoader& loader, LayerWeights& layer, const DecoderConfig& config, size_t index) {
+  const std::string prefix = concat("layers.", index, ".");
+  LayerTensors shape = layer_shape(config);
+  if (config.moe && static_cast<int64_t>(index) >= config.moe->num_dense_layers) {
+    shape.intermediate = int64_t{config.moe->num_shared_experts} * config.moe->moe_intermediate_size;
+    shape.mlp_prefix = "mlp.shared_experts.";
+    add_moe(loader, layer.moe.emplace(), *config.moe, config.hidden_size, prefix);
+  }
+  add_layer(loader, layer, shape, prefix);
+}
+
 }  // namespace
 
 int64_t DecoderWeights::num_bytes() const {
@@ -62,7 +74,7 @@ DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderC
   WeightLoader loader(names, dtype, device);
   loader.add_matrix(weights.embedding, {{kEmbedding, config.vocab_size}}, config.hidden_size);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
-    add_layer(loader, weights.layers[i], layer_shape(config), concat("layers.", i, "."));
+    add_decoder_layer(loader, weights.layers[i], config, i);
   }
   loader.add_vector(weights.final_norm, {{"norm.weight", config.hidden_size}});
   if (!config.tie_word_embeddings) loader.add_matrix(weights.head, {{kHead, config.vocab_size}}, config.hidden_size);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "model/checkpoint.h"
@@ -14,6 +15,17 @@ namespace eagle31rt {
 
 using Vector = DeviceArray<float>;  // norm weights and biases, widened to float32
 
+// The routed experts of a layer. Experts lie at equal distances in memory, each in a weight of its own.
+struct MoeWeights {
+  PackedWeight router;                // [num_experts, hidden]
+  std::vector<PackedWeight> gate_up;  // num_experts of [2 * moe_intermediate, hidden]: gate rows, then up rows
+  std::vector<PackedWeight> down;     // num_experts of [hidden, moe_intermediate]
+  Vector router_bias, correction;     // [num_experts]; empty if absent
+  Vector gate_up_bias, down_bias;     // of all experts in order; empty if absent
+
+  int64_t num_bytes() const;
+};
+
 // One transformer layer. Projections that share an input are one weight.
 struct LayerWeights {
   PackedWeight qkv;      // [(num_heads + 2 * num_kv_heads) * head_dim, attention input width]
@@ -24,6 +36,7 @@ struct LayerWeights {
   Vector input_norm;                                      // [hidden] (draft: of the token embedding)
   Vector hidden_norm;                                     // [hidden], draft only: of the feature
   Vector post_attention_norm;                             // [hidden]
+  std::optional<MoeWeights> moe;  // then gate_up and down are those of the shared experts, empty without any
 };
 
 struct DecoderWeights {

@@ -1,4 +1,4 @@
-// silu(gate) * up over float32 rows.
+// The gated activation of an MLP over float32 rows.
 //
 // Blocks of 256 threads, each thread one group of 4 neighbouring elements: grid (rows, ceil(intermediate_size / 1024)),
 // so one row of a large model (14336 elements) occupies 14 multiprocessors instead of one. Elements are independent:
@@ -20,7 +20,12 @@ constexpr int kThreads = 256;
 constexpr int kElementsPerThread = 4;
 constexpr int kElementsPerBlock = kThreads * kElementsPerThread;
 
-E31_DEVICE float silu_times(float gate, float up) { return gate / (1.0f + numerics::exp_float(0.0f - gate)) * up; }
+E31_DEVICE float activated(const SiluMulParams& p, float gate, float up) {
+  if (p.activation == Activation::kSilu) return gate / (1.0f + numerics::exp_float(0.0f - gate)) * up;
+  gate = gate > p.limit ? p.limit : gate;
+  up = up > p.limit ? p.limit : up < -p.limit ? -p.limit : up;
+  return (up + 1.0f) * (gate / (1.0f + numerics::exp_float(0.0f - p.alpha * gate)));
+}
 
 __global__ void __launch_bounds__(kThreads) silu_mul_kernel(const SiluMulParams p) {
   const int64_t n = p.intermediate_size;
@@ -35,11 +40,11 @@ __global__ void __launch_bounds__(kThreads) silu_mul_kernel(const SiluMulParams 
   if (vectors && begin < n) {
     const float4 g = *reinterpret_cast<const float4*>(gate + begin);
     const float4 u = *reinterpret_cast<const float4*>(up + begin);
-    const float4 y = {silu_times(g.x, u.x), silu_times(g.y, u.y), silu_times(g.z, u.z), silu_times(g.w, u.w)};
+    const float4 y = {activated(p, g.x, u.x), activated(p, g.y, u.y), activated(p, g.z, u.z), activated(p, g.w, u.w)};
     __stcg(reinterpret_cast<float4*>(output + begin), y);  // one store; a plain one is split into four
     return;
   }
-  for (int64_t i = begin; i < n && i < begin + kElementsPerThread; ++i) output[i] = silu_times(gate[i], up[i]);
+  for (int64_t i = begin; i < n && i < begin + kElementsPerThread; ++i) output[i] = activated(p, gate[i], up[i]);
 }
 
 }  // namespace
