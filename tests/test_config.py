@@ -124,6 +124,45 @@ def test_inert_sliding_window_of_qwen2() -> None:
     assert parse(TargetSpec(model_type="qwen2"), layer_types=["full_attention"] * 4, sliding_window=16)
 
 
+def test_qwen3_moe() -> None:
+    config = parse(TargetSpec(model_type="qwen3_moe", experts=(128, 8, 768)))
+    assert config["qk_norm"] and not config["qkv_bias"]
+    assert config["moe"] == {
+        "num_experts": 128,
+        "num_experts_per_token": 8,
+        "moe_intermediate_size": 768,
+        "num_shared_experts": 0,
+        "num_dense_layers": 0,
+        "num_groups": 1,
+        "num_groups_chosen": 1,
+        "sigmoid": False,
+        "normalise_top_k": True,
+        "routed_scaling_factor": 1.0,
+        "bias_correction": False,
+    }
+    assert "moe" not in parse(TargetSpec(model_type="qwen3"))
+
+
+MOE_REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "more than there are": (
+        {"num_experts_per_tok": 7},
+        '"num_experts_per_tok" is 7; it must be an integer from 1',
+    ),
+    "too many": ({"num_experts": 1025}, '"num_experts" is 1025; it must be an integer from 1 to 1024'),
+    "no width": ({"moe_intermediate_size": ...}, 'lacks "moe_intermediate_size"'),
+    "no head_dim": ({"head_dim": ...}, 'lacks "head_dim"'),
+    "every second layer": ({"decoder_sparse_step": 2}, '"decoder_sparse_step" is 2'),
+    "plain layers": ({"mlp_only_layers": [1]}, '"mlp_only_layers" lists layers'),
+}
+
+
+@pytest.mark.parametrize("case", MOE_REFUSED)
+def test_experts_refused(case: str) -> None:
+    changes, message = MOE_REFUSED[case]
+    with pytest.raises((CheckpointError, UnsupportedError), match=message):
+        parse(TargetSpec(model_type="qwen3_moe"), **changes)
+
+
 def test_neutral_values_of_refused_options() -> None:
     neutral = {"quantization_config": None, "num_experts": 0, "logit_scale": 1.0, "qk_norm": False, "q_lora_rank": None}
     assert parse(**neutral)["num_layers"] == 4
@@ -131,8 +170,8 @@ def test_neutral_values_of_refused_options() -> None:
 
 UNSUPPORTED: dict[str, tuple[dict[str, object], str]] = {
     "unknown model": (
-        {"model_type": "gpt_oss"},
-        '"gpt_oss" is not supported; supported are llama, smollm, mistral, qwen2',
+        {"model_type": "gpt2"},
+        '"gpt2" is not supported; supported are llama, smollm, mistral, qwen2, qwen3',
     ),
     "quantised": ({"quantization_config": {"bits": 4}}, '"quantization_config" is an object of 1 keys; quantised'),
     "experts": ({"num_local_experts": 8}, '"num_local_experts" is 8; mixture of experts'),

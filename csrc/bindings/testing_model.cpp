@@ -59,6 +59,16 @@ py::dict common_to_dict(const Config& config) {
                   "rope"_a = rope_to_dict(config.rope), "dtype"_a = dtype_name(config.dtype));
 }
 
+py::dict moe_to_dict(const MoeConfig& moe) {
+  using namespace py::literals;
+  return py::dict("num_experts"_a = moe.num_experts, "num_experts_per_token"_a = moe.num_experts_per_token,
+                  "moe_intermediate_size"_a = moe.moe_intermediate_size,
+                  "num_shared_experts"_a = moe.num_shared_experts, "num_dense_layers"_a = moe.num_dense_layers,
+                  "num_groups"_a = moe.num_groups, "num_groups_chosen"_a = moe.num_groups_chosen,
+                  "sigmoid"_a = moe.scoring == MoeScoring::kSigmoid, "normalise_top_k"_a = moe.normalise_top_k,
+                  "routed_scaling_factor"_a = moe.routed_scaling_factor, "bias_correction"_a = moe.bias_correction);
+}
+
 py::dict decoder_to_dict(const DecoderConfig& config) {
   py::dict result = common_to_dict(config);
   result["model_type"] = config.model_type;
@@ -66,6 +76,8 @@ py::dict decoder_to_dict(const DecoderConfig& config) {
   result["max_position_embeddings"] = config.max_position_embeddings;
   result["output_bias"] = config.output_bias;
   result["eos_token_ids"] = config.eos_token_ids;
+  if (config.qk_norm) result["qk_norm"] = true;
+  if (config.moe) result["moe"] = moe_to_dict(*config.moe);
   return result;
 }
 

@@ -60,7 +60,7 @@ struct MoeConfig {
   ExpertTensors tensors = ExpertTensors::kSeparate;
 };
 
-// A llama-family decoder (llama, mistral, smollm, qwen2).
+// A decoder. Families (model/families/) differ in the options; without any it is the llama graph.
 struct DecoderConfig {
   std::string model_type;
   int32_t num_layers = 0;
@@ -74,6 +74,7 @@ struct DecoderConfig {
   float rms_norm_eps = 1e-6f;
   bool tie_word_embeddings = false;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
+  bool qk_norm = false;  // an RMS norm of every head of query and key before rope
   RopeConfig rope;
   std::optional<MoeConfig> moe;
   DType dtype = DType::kBFloat16;      // torch_dtype / dtype of the file

@@ -1,5 +1,6 @@
 #include "model/config_checks.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "base/check.h"
@@ -85,8 +86,13 @@ LayerSizes parse_layer_sizes(const JsonReader& config, bool kv_heads_default) {
   return sizes;
 }
 
-void refuse_unsupported_options(const JsonReader& config, int32_t max_position_embeddings) {
+void refuse_unsupported_options(const JsonReader& config, int32_t max_position_embeddings,
+                                std::span<const char* const> understood) {
+  const auto is_understood = [&](std::string_view key) {
+    return std::find(understood.begin(), understood.end(), key) != understood.end();
+  };
   for (const RefusedOption& option : kRefusedOptions) {
+    if (is_understood(option.key)) continue;
     const Json* value = config.find(option.key);
     if (value == nullptr) continue;
     const bool off =

@@ -1,6 +1,8 @@
 // What decoder and draft configs have in common: sizes, and the refusal of options that this version cannot run.
 #pragma once
 
+#include <span>
+
 #include "model/config.h"
 #include "model/json_reader.h"
 #include "ops/sample/law.h"
@@ -23,9 +25,11 @@ struct LayerSizes {
 // kv_heads_default: whether a missing num_key_value_heads means num_attention_heads (llama) or is an error.
 LayerSizes parse_layer_sizes(const JsonReader& config, bool kv_heads_default);
 
+// understood: keys that the caller reads itself.
 // Throws Error(kUnsupported) by key name: quantisation, mixture of experts, an active sliding window, softcapping,
 // multipliers, qk norm, MLA, an activation other than silu.
-void refuse_unsupported_options(const JsonReader& config, int32_t max_position_embeddings);
+void refuse_unsupported_options(const JsonReader& config, int32_t max_position_embeddings,
+                                std::span<const char* const> understood = {});
 
 // "dtype" (transformers 5) or "torch_dtype".
 DType parse_config_dtype(const JsonReader& config, DType fallback);

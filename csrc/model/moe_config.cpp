@@ -33,7 +33,7 @@ void require(const JsonReader& config, const char* key, const char* wanted) {
 
 }  // namespace
 
-MoeConfig parse_qwen3_moe(const JsonReader& config) {
+MoeConfig parse_qwen3_experts(const JsonReader& config) {
   MoeConfig moe;
   parse_sizes(config, config.has("num_local_experts") ? "num_local_experts" : "num_experts", "moe_intermediate_size",
               moe);
@@ -45,7 +45,7 @@ MoeConfig parse_qwen3_moe(const JsonReader& config) {
   return moe;
 }
 
-MoeConfig parse_gpt_oss_moe(const JsonReader& config) {
+MoeConfig parse_gpt_oss_experts(const JsonReader& config) {
   MoeConfig moe;
   parse_sizes(config, "num_local_experts", "intermediate_size", moe);
   moe.normalise_top_k = true;  // softmax over the chosen ones
@@ -64,7 +64,7 @@ MoeConfig parse_gpt_oss_moe(const JsonReader& config) {
   return moe;
 }
 
-MoeConfig parse_deepseek_moe(const JsonReader& config) {
+MoeConfig parse_deepseek_experts(const JsonReader& config) {
   MoeConfig moe;
   parse_sizes(config, "n_routed_experts", "moe_intermediate_size", moe);
   require(config, "scoring_func", "sigmoid");

@@ -23,11 +23,29 @@ void run_linear(const float* input, const PackedWeight& weight, const Vector& bi
                      context);
 }
 
-void run_attention(const LayerShape& shape, const BatchView& batch, const RopeRows& rope, const KvCacheView& cache,
-                   float* qkv, float* attended, ExecutionContext& context) {
+// Every head of rows that hold num_heads of them, in place.
+void norm_heads(const Vector& weight, float* heads, int32_t num_heads, int64_t num_rows, int64_t row_stride,
+                float epsilon, ExecutionContext& context) {
+  if (weight.empty()) return;
+  RmsNormParams params{};
+  params.residual = heads;
+  params.weight = weight.data();
+  params.output = heads;
+  params.num_rows = num_rows;
+  params.hidden_size = static_cast<int64_t>(weight.size());
+  params.residual_stride = params.output_stride = row_stride;
+  params.epsilon = epsilon;
+  params.num_groups = num_heads;
+  context.ops.rms_norm(params, context);
+}
+
+void run_attention(const LayerShape& shape, const LayerWeights& weights, const BatchView& batch, const RopeRows& rope,
+                   const KvCacheView& cache, float* qkv, float* attended, ExecutionContext& context) {
   const int64_t row_stride = int64_t{shape.num_heads + 2 * shape.num_kv_heads} * shape.head_dim;
   float* key = qkv + int64_t{shape.num_heads} * shape.head_dim;
   float* value = key + int64_t{shape.num_kv_heads} * shape.head_dim;
+  norm_heads(weights.query_norm, qkv, shape.num_heads, batch.num_rows, row_stride, shape.rms_norm_eps, context);
+  norm_heads(weights.key_norm, key, shape.num_kv_heads, batch.num_rows, row_stride, shape.rms_norm_eps, context);
   context.ops.rope({.query = qkv,
                     .key = key,
                     .cosine = rope.cosine,
@@ -114,7 +132,7 @@ void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights,
   float* qkv = scratch.qkv.data();
   float* attended = scratch.attended.data();
   run_linear(attention_input, weights.qkv, weights.qkv_bias, nullptr, qkv, rows, context);
-  run_attention(shape, batch, rope, cache, qkv, attended, context);
+  run_attention(shape, weights, batch, rope, cache, qkv, attended, context);
   run_linear(attended, weights.output, weights.output_bias, residual, residual, rows, context);
 
   float* normed = scratch.normed.data();

@@ -270,6 +270,10 @@ void add_layer(WeightLoader& loader, LayerWeights& layer, const LayerTensors& sh
         {{mlp + "gate_proj", shape.intermediate}, {mlp + "up_proj", shape.intermediate}});
     add(layer.down, layer.down_bias, shape.mlp_bias, shape.intermediate, {{mlp + "down_proj", shape.hidden}});
   }
+  if (shape.qk_norm) {
+    loader.add_vector(layer.query_norm, {{prefix + "self_attn.q_norm.weight", shape.head_dim}});
+    loader.add_vector(layer.key_norm, {{prefix + "self_attn.k_norm.weight", shape.head_dim}});
+  }
   loader.add_vector(layer.input_norm, {{prefix + "input_layernorm.weight", shape.hidden}});
   loader.add_vector(layer.post_attention_norm, {{prefix + "post_attention_layernorm.weight", shape.hidden}});
 }
@@ -280,8 +284,9 @@ int64_t layer_bytes(const LayerWeights& layer) {
   int64_t bytes = 0;
   for (const PackedWeight* weight : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
     bytes += weight->num_bytes();
-  for (const Vector* vector : {&layer.qkv_bias, &layer.output_bias, &layer.gate_up_bias, &layer.down_bias,
-                               &layer.input_norm, &layer.hidden_norm, &layer.post_attention_norm}) {
+  for (const Vector* vector :
+       {&layer.qkv_bias, &layer.output_bias, &layer.gate_up_bias, &layer.down_bias, &layer.query_norm, &layer.key_norm,
+        &layer.input_norm, &layer.hidden_norm, &layer.post_attention_norm}) {
     bytes += vector_bytes(*vector);
   }
   return bytes + (layer.moe ? layer.moe->num_bytes() : 0);

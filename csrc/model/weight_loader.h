@@ -104,6 +104,7 @@ struct LayerTensors {
   int64_t hidden, intermediate, num_heads, num_kv_heads, head_dim;  // intermediate 0: no MLP
   int64_t attention_width;                                          // input of q, k and v
   bool qkv_bias, output_bias, mlp_bias;
+  bool qk_norm = false;
   const char* mlp_prefix = "mlp.";
 };
 

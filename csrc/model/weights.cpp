@@ -42,7 +42,8 @@ LayerTensors layer_shape(const DecoderConfig& config) {
           .attention_width = config.hidden_size,
           .qkv_bias = config.qkv_bias,
           .output_bias = config.output_bias,
-          .mlp_bias = config.mlp_bias};
+          .mlp_bias = config.mlp_bias,
+          .qk_norm = config.qk_norm};
 }
 
 void add_decoder_layer(WeightLoader& loader, LayerWeights& layer, const DecoderConfig& config, size_t index) {

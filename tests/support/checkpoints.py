@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from support.random_weights import RandomWeights, random_layer, unigram
+from support.random_weights import RandomWeights, random_experts, random_layer, unigram
 from support.tensors import Array, rounded, stored, write_directory
 
 
@@ -29,13 +29,14 @@ from support.tensors import Array, rounded, stored, write_directory
 class TargetSpec:
     """A llama-family target. `config` entries are merged into config.json last; None removes a key."""
 
-    model_type: str = "llama"  # llama | smollm | mistral | qwen2 (qkv biases)
+    model_type: str = "llama"  # llama | smollm | mistral | qwen2 (qkv biases) | qwen3 (qk norms) | qwen3_moe
     num_layers: int = 4
     hidden_size: int = 32
     intermediate_size: int = 48
     num_heads: int = 4
     num_kv_heads: int = 2
     head_dim: int | None = None  # None: not in the file, hidden_size / num_heads
+    experts: tuple[int, int, int] = (6, 2, 24)  # number, how many a token, width; of *_moe only
     vocab_size: int = 96
     max_position_embeddings: int = 512
     rms_norm_eps: float = 1e-5
@@ -121,6 +122,11 @@ def target_weights(spec: TargetSpec, seed: int) -> dict[str, Array]:
     for index in range(spec.num_layers):
         biases = (qkv_bias, spec.attention_bias and spec.model_type != "qwen2", spec.mlp_bias)
         layer = random_layer(random, spec.hidden_size, spec.hidden_size, spec.intermediate_size, heads, biases)
+        if spec.model_type.startswith("qwen3"):
+            layer |= {f"self_attn.{x}_norm.weight": random.norm(spec.resolved_head_dim) for x in "qk"}
+        if spec.model_type.endswith("_moe"):
+            layer = {name: values for name, values in layer.items() if not name.startswith("mlp.")}
+            layer |= random_experts(random, spec.hidden_size, spec.experts[0], spec.experts[2])
         weights.update({f"layers.{index}.{name}": values for name, values in layer.items()})
     weights["norm.weight"] = random.norm(spec.hidden_size)
     if not spec.tie_word_embeddings:
@@ -149,8 +155,12 @@ def target_config(spec: TargetSpec) -> dict[str, Any]:
         "torch_dtype": spec.dtype,
         "eos_token_id": spec.eos_token_id,
     }
-    if spec.head_dim is not None:
-        config["head_dim"] = spec.head_dim
+    if spec.head_dim is not None or spec.model_type.startswith("qwen3"):
+        config["head_dim"] = spec.resolved_head_dim
+    if spec.model_type.endswith("_moe"):
+        num_experts, per_token, width = spec.experts
+        config.update(num_experts=num_experts, num_experts_per_tok=per_token, moe_intermediate_size=width)
+        config.update(norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[])
     if spec.model_type == "mistral":
         config["sliding_window"] = None
     elif spec.model_type == "qwen2":

@@ -57,6 +57,15 @@ def random_layer(
     return tensors
 
 
+def random_experts(random: RandomWeights, hidden: int, num_experts: int, width: int) -> dict[str, Array]:
+    """A router and its experts, instead of the mlp of random_layer."""
+    tensors = {"mlp.gate.weight": random.matrix(num_experts, hidden)}
+    for expert in range(num_experts):
+        for name, rows, columns in (("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)):
+            tensors[f"mlp.experts.{expert}.{name}_proj.weight"] = random.matrix(rows, columns)
+    return tensors
+
+
 def unigram(vocab_size: int) -> Array:
     """A fixed preference per token, the same for a target and its draft."""
     return np.random.default_rng(12345).standard_normal(vocab_size).astype(np.float32)

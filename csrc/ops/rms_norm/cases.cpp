@@ -13,11 +13,15 @@ struct Variant {
   size_t hidden_size;
   bool has_delta;
   size_t gap;  // unused elements after each row of residual and output
+  size_t num_groups = 1;
+
+  size_t row_size() const { return hidden_size * num_groups; }
 };
 
 // Sizes around the 16 lanes, a draft's strided half (gap) and the sizes of real models.
-constexpr Variant kVariants[] = {{1, false, 0},   {15, true, 0},    {16, false, 3}, {40, true, 40},
-                                 {576, false, 0}, {576, true, 576}, {2048, true, 0}};
+constexpr Variant kVariants[] = {{1, false, 0},   {15, true, 0},      {16, false, 3},
+                                 {40, true, 40},  {576, false, 0},    {576, true, 576},
+                                 {2048, true, 0}, {24, false, 40, 5}, {64, true, 0, 3}};
 
 enum : uint64_t { kResidualStream, kDeltaStream, kWeightStream };
 
@@ -26,14 +30,14 @@ class RmsNormCase : public OpCase {
   RmsNormCase(const Variant& variant, std::span<const uint64_t> row_ids)
       : variant_(variant),
         num_rows_(row_ids.size()),
-        stride_(variant.hidden_size + variant.gap),
+        stride_(variant.row_size() + variant.gap),
         input_(num_rows_ * stride_, std::numeric_limits<float>::quiet_NaN()),
-        delta_(num_rows_ * variant.hidden_size),
+        delta_(num_rows_ * variant.row_size()),
         weight_(variant.hidden_size) {
     fill_row(weight_, 0, kWeightStream, 2.0f);
     for (size_t r = 0; r < num_rows_; ++r) {
-      fill_row(std::span(input_).subspan(r * stride_, variant.hidden_size), row_ids[r], kResidualStream, 30.0f);
-      fill_row(std::span(delta_).subspan(r * variant.hidden_size, variant.hidden_size), row_ids[r], kDeltaStream, 3.0f);
+      fill_row(std::span(input_).subspan(r * stride_, variant.row_size()), row_ids[r], kResidualStream, 30.0f);
+      fill_row(std::span(delta_).subspan(r * variant.row_size(), variant.row_size()), row_ids[r], kDeltaStream, 3.0f);
     }
   }
 
@@ -49,7 +53,7 @@ class RmsNormCase : public OpCase {
 
   // The normed row, then the residual.
   std::span<const std::byte> output(int64_t row) const override {
-    const size_t size = 2 * variant_.hidden_size;
+    const size_t size = 2 * variant_.row_size();
     return std::as_bytes(std::span(result_).subspan(static_cast<size_t>(row) * size, size));
   }
 
@@ -66,6 +70,7 @@ class RmsNormCase : public OpCase {
     params.hidden_size = static_cast<int64_t>(variant_.hidden_size);
     params.residual_stride = params.output_stride = static_cast<int64_t>(stride_);
     params.epsilon = 1e-5f;
+    params.num_groups = static_cast<int32_t>(variant_.num_groups);
     return params;
   }
 
@@ -74,7 +79,7 @@ class RmsNormCase : public OpCase {
     for (size_t r = 0; r < num_rows_; ++r) {
       for (const std::pmr::vector<float>* source : {&output_, &residual_}) {
         const auto row = source->begin() + static_cast<std::ptrdiff_t>(r * stride_);
-        result_.insert(result_.end(), row, row + static_cast<std::ptrdiff_t>(variant_.hidden_size));
+        result_.insert(result_.end(), row, row + static_cast<std::ptrdiff_t>(variant_.row_size()));
       }
     }
   }
@@ -92,7 +97,8 @@ OpEntry rms_norm_cases() {
   entry.name = "rms_norm";
   for (const Variant& variant : kVariants) {
     entry.variants.push_back(concat("hidden ", variant.hidden_size, variant.has_delta ? " with delta" : "",
-                                    variant.gap != 0 ? " strided" : ""));
+                                    variant.gap != 0 ? " strided" : "",
+                                    variant.num_groups > 1 ? concat(" in ", variant.num_groups, " groups") : ""));
   }
   // Five roundings after the sum, whose own error 16 lanes keep near 1e-7; outputs are at most 2 * sqrt(3) here.
   entry.tolerance = {1e-7, 6e-7};

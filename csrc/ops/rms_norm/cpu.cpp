@@ -18,11 +18,14 @@ void add_row(float* residual, const float* delta, int64_t n) {
 }  // namespace
 
 void rms_norm(const RmsNormParams& p, ExecutionContext& context) {
-  for_each_row(context, p.num_rows, 2 * p.hidden_size, [&](int64_t r) {
-    float* residual = p.residual + r * p.residual_stride;
-    if (p.delta != nullptr) add_row(residual, p.delta + r * p.hidden_size, p.hidden_size);
-    const float inverse = inverse_rms(residual, p.hidden_size, p.epsilon);
-    scale_row(residual, inverse, p.weight, p.output + r * p.output_stride, p.hidden_size);
+  for_each_row(context, p.num_rows, 2 * p.num_groups * p.hidden_size, [&](int64_t r) {
+    for (int64_t group = 0; group < p.num_groups; ++group) {
+      const int64_t offset = group * p.hidden_size;
+      float* residual = p.residual + r * p.residual_stride + offset;
+      if (p.delta != nullptr) add_row(residual, p.delta + r * p.num_groups * p.hidden_size + offset, p.hidden_size);
+      const float inverse = inverse_rms(residual, p.hidden_size, p.epsilon);
+      scale_row(residual, inverse, p.weight, p.output + r * p.output_stride + offset, p.hidden_size);
+    }
   });
 }
 

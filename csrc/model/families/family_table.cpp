@@ -1,0 +1,27 @@
+#include "base/check.h"
+#include "base/json.h"
+#include "model/families/family.h"
+
+namespace eagle31rt {
+namespace {
+
+constexpr Family kFamilies[] = {
+    {"llama", parse_llama}, {"smollm", parse_llama}, {"mistral", parse_mistral},
+    {"qwen2", parse_qwen2}, {"qwen3", parse_qwen3},  {"qwen3_moe", parse_qwen3_moe},
+};
+
+}  // namespace
+
+const Family& find_family(const JsonReader& config) {
+  const auto model_type = config.text("model_type");
+  E31_CHECK(model_type, kCheckpoint, config.source(), " lacks \"model_type\"");
+  std::string supported;
+  for (const Family& family : kFamilies) {
+    if (*model_type == family.model_type) return family;
+    supported += (supported.empty() ? "" : ", ") + std::string(family.model_type);
+  }
+  fail(ErrorCode::kUnsupported, config.source(), ": model_type ", quote(*model_type),
+       " is not supported; supported are ", supported);
+}
+
+}  // namespace eagle31rt
