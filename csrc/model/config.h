@@ -76,6 +76,9 @@ struct DecoderConfig {
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;  // an RMS norm of every head of query and key before rope
   RopeConfig rope;
+  std::vector<int32_t> sliding_windows;  // [num_layers] positions that a layer sees, 0: all; empty: no layer has one
+  bool attention_sinks = false;          // one learned logit per head, see PagedAttentionParams::sinks
+  std::optional<float> attention_scale;  // of the scores; else head_dim^-0.5
   std::optional<MoeConfig> moe;
   DType dtype = DType::kBFloat16;      // torch_dtype / dtype of the file
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json, in order, distinct

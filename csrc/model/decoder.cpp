@@ -16,6 +16,7 @@ LayerShape decoder_layer_shape(const DecoderConfig& config) {
           .rotary_dim = config.rope.rotary_dim,
           .interleaved_rope = config.rope.interleaved,
           .rms_norm_eps = config.rms_norm_eps,
+          .attention_scale = config.attention_scale,
           .moe = config.moe};
 }
 
@@ -72,6 +73,7 @@ void Decoder::forward(const BatchView& batch, const LogitRows& logit_rows, const
     const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
     capture(layer, rows, residual, output.captured, context);
     run_rms_norm(residual, weights.input_norm, config_.rms_norm_eps, rows, attention_input, hidden, context);
+    if (!config_.sliding_windows.empty()) shape_.sliding_window = config_.sliding_windows[static_cast<size_t>(layer)];
     run_transformer_layer(shape_, weights, batch, rope, kv.layer(layer), attention_input, residual, layer_scratch_,
                           context);
   }

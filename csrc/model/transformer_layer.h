@@ -30,7 +30,9 @@ struct LayerShape {
   int32_t rotary_dim;
   bool interleaved_rope;
   float rms_norm_eps;
-  std::optional<MoeConfig> moe;  // of the layers whose weights have experts
+  std::optional<float> attention_scale = {};  // else head_dim^-0.5
+  int32_t sliding_window = 0;                 // 0: none
+  std::optional<MoeConfig> moe;               // of the layers whose weights have experts
 
   int64_t widest_mlp() const {
     const int64_t shared = moe ? int64_t{moe->num_shared_experts} * moe->moe_intermediate_size : 0;

@@ -263,6 +263,7 @@ void add_layer(WeightLoader& loader, LayerWeights& layer, const LayerTensors& sh
   };
   add(layer.qkv, layer.qkv_bias, shape.qkv_bias, shape.attention_width,
       {{"self_attn.q_proj", query}, {"self_attn.k_proj", key}, {"self_attn.v_proj", key}});
+  if (shape.sinks) loader.add_vector(layer.sinks, {{prefix + "self_attn.sinks", shape.num_heads}});
   add(layer.output, layer.output_bias, shape.output_bias, query, {{"self_attn.o_proj", shape.hidden}});
   if (shape.intermediate > 0) {
     const std::string mlp = shape.mlp_prefix;
@@ -286,7 +287,7 @@ int64_t layer_bytes(const LayerWeights& layer) {
     bytes += weight->num_bytes();
   for (const Vector* vector :
        {&layer.qkv_bias, &layer.output_bias, &layer.gate_up_bias, &layer.down_bias, &layer.query_norm, &layer.key_norm,
-        &layer.input_norm, &layer.hidden_norm, &layer.post_attention_norm}) {
+        &layer.sinks, &layer.input_norm, &layer.hidden_norm, &layer.post_attention_norm}) {
     bytes += vector_bytes(*vector);
   }
   return bytes + (layer.moe ? layer.moe->num_bytes() : 0);

@@ -105,6 +105,7 @@ struct LayerTensors {
   int64_t attention_width;                                          // input of q, k and v
   bool qkv_bias, output_bias, mlp_bias;
   bool qk_norm = false;
+  bool sinks = false;
   const char* mlp_prefix = "mlp.";
 };
 

@@ -43,7 +43,8 @@ LayerTensors layer_shape(const DecoderConfig& config) {
           .qkv_bias = config.qkv_bias,
           .output_bias = config.output_bias,
           .mlp_bias = config.mlp_bias,
-          .qk_norm = config.qk_norm};
+          .qk_norm = config.qk_norm,
+          .sinks = config.attention_sinks};
 }
 
 void add_decoder_layer(WeightLoader& loader, LayerWeights& layer, const DecoderConfig& config, size_t index) {

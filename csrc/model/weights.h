@@ -34,6 +34,7 @@ struct LayerWeights {
   PackedWeight down;     // [hidden, intermediate]
   Vector qkv_bias, output_bias, gate_up_bias, down_bias;  // empty if absent
   Vector query_norm, key_norm;                            // [head_dim]; empty if absent
+  Vector sinks;                                           // [num_heads]; empty if absent
   Vector input_norm;                                      // [hidden] (draft: of the token embedding)
   Vector hidden_norm;                                     // [hidden], draft only: of the feature
   Vector post_attention_norm;                             // [hidden]

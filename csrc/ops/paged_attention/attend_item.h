@@ -54,6 +54,12 @@ int64_t visible_end(const PagedAttentionParams& p, int64_t request, int64_t row)
   return p.kv_length[request] + own;
 }
 
+// First logical position that a row sees whose last one is end - 1.
+int64_t visible_begin(const PagedAttentionParams& p, int64_t request, int64_t end) {
+  const int64_t begin = p.kv_begin[request];
+  return p.sliding_window > 0 && end - p.sliding_window > begin ? end - p.sliding_window : begin;
+}
+
 Lanes finite_or_zero(Lanes m) { return select(less(broadcast(kMinusInfinity), m), m, zero()); }
 
 // score[first .. end - 1] becomes the weights p; returns m and l of the split. Groups: vectors of 16 positions in use.
@@ -178,10 +184,10 @@ void load_queries(const PagedAttentionParams& p, const Item& item, const KvHead&
   }
 }
 
-void clear_state(const Item& item, const KvHead& kv, Workspace& w) {
+void clear_state(const PagedAttentionParams& p, const Item& item, const KvHead& kv, Workspace& w) {
   for (int q = 0; q < item.num_queries(); ++q) {
-    w.max[q] = kMinusInfinity;
-    w.sum[q] = 0;
+    w.max[q] = p.sinks == nullptr ? kMinusInfinity : p.sinks[item.head_begin + q % item.num_heads()];
+    w.sum[q] = p.sinks == nullptr ? 0.0f : 1.0f;
     for (int d = 0; d < kv.padded_dim; d += 16) store(w.output + q * kQueryStride + d, zero());
   }
 }
@@ -218,12 +224,55 @@ void attend_masked_split(const PagedAttentionParams& p, const Item& item, const 
         entries[count++] = length + 64 * word + __builtin_ctzll(bits);
       }
     }
-    if (stored + count <= first) continue;
+    const int64_t window = visible_begin(p, item.request, position) - start;
+    const int row_first =
+        window > first ? static_cast<int>(window < kAttentionSplit ? window : kAttentionSplit) : first;
+    if (stored + count <= row_first) continue;
     cache.gather_entries(kv, entries, stored, count, w.tile);
     const int begin = static_cast<int>(row - item.row_begin) * item.num_heads();
     for (int q = begin; q < begin + item.num_heads(); ++q) w.end[q] = stored + count;
-    attend_tile(w, kv, begin, begin + item.num_heads(), first);
+    attend_tile(w, kv, begin, begin + item.num_heads(), row_first);
     merge_split(w, begin, begin + item.num_heads(), kv.padded_dim);
+  }
+}
+
+// Positions of a split that a row sees: begin .. end - 1, none if begin >= end.
+struct RowRange {
+  int begin, end;
+};
+
+RowRange range_in_split(const PagedAttentionParams& p, const Item& item, int64_t row, int64_t start) {
+  const int64_t end = visible_end(p, item.request, row), begin = visible_begin(p, item.request, end) - start;
+  const auto clip = [](int64_t x) { return static_cast<int>(x < 0 ? 0 : x < kAttentionSplit ? x : kAttentionSplit); };
+  return {clip(begin), clip(end - start)};
+}
+
+// Whether a row's window begins within the split or after it.
+bool windows_begin(const PagedAttentionParams& p, const Item& item, int64_t start, int first) {
+  if (p.sliding_window <= 0) return false;
+  for (int64_t row = item.row_begin; row < item.row_end; ++row) {
+    if (range_in_split(p, item, row, start).begin > first) return true;
+  }
+  return false;
+}
+
+// A split that some rows do not see from its first entry on: row by row.
+void attend_windows(const PagedAttentionParams& p, const Item& item, const KvHead& kv, int64_t start, Workspace& w) {
+  RowRange all = {kAttentionSplit, 0};
+  for (int64_t row = item.row_begin; row < item.row_end; ++row) {
+    const RowRange own = range_in_split(p, item, row, start);
+    if (own.begin >= own.end) continue;
+    all = {own.begin < all.begin ? own.begin : all.begin, own.end > all.end ? own.end : all.end};
+  }
+  if (all.begin >= all.end) return;
+  cache_functions(kv.dtype).unpack_split(kv, start, all.begin, all.end, w.tile);
+  for (int64_t row = item.row_begin; row < item.row_end; ++row) {
+    const RowRange own = range_in_split(p, item, row, start);
+    if (own.begin >= own.end) continue;
+    const int begin = static_cast<int>(row - item.row_begin) * item.num_heads(), end = begin + item.num_heads();
+    for (int q = begin; q < end; ++q) w.end[q] = own.end;
+    attend_tile(w, kv, begin, end, own.begin);
+    merge_split(w, begin, end, kv.padded_dim);
   }
 }
 
@@ -278,21 +327,34 @@ void attend_splits(const PagedAttentionParams& p, const Item& item, const KvHead
   }
   for (; start < end; start += kAttentionSplit) {
     const int first = first_in_split(p, item.request, start);
-    if (p.ancestor_mask == nullptr || start + kAttentionSplit <= p.kv_length[item.request]) {
+    const bool shared = p.ancestor_mask == nullptr || start + kAttentionSplit <= p.kv_length[item.request];
+    if (!shared) {
+      attend_masked_split(p, item, kv, start, first, w);
+    } else if (windows_begin(p, item, start, first)) {
+      attend_windows(p, item, kv, start, w);
+    } else {
       const int begin = attend_shared_split(p, item, kv, start, first, w);
       merge_split(w, begin, item.num_queries(), kv.padded_dim);
-    } else {
-      attend_masked_split(p, item, kv, start, first, w);
     }
   }
+}
+
+// Where the first split begins that any row sees.
+int64_t first_split(const PagedAttentionParams& p, const Item& item) {
+  int64_t begin = visible_begin(p, item.request, visible_end(p, item.request, item.row_begin));
+  for (int64_t row = item.row_begin + 1; row < item.row_end; ++row) {
+    const int64_t own = visible_begin(p, item.request, visible_end(p, item.request, row));
+    begin = own < begin ? own : begin;
+  }
+  return begin / kAttentionSplit * kAttentionSplit;
 }
 
 void attend_item(const PagedAttentionParams& p, const Item& item) {
   Workspace& w = workspace;
   const KvHead kv = kv_head_of(p, item);
   load_queries(p, item, kv, w);
-  clear_state(item, kv, w);
-  attend_splits(p, item, kv, p.kv_begin[item.request] / kAttentionSplit * kAttentionSplit, w);
+  clear_state(p, item, kv, w);
+  attend_splits(p, item, kv, first_split(p, item), w);
   store_outputs(p, item, kv, w);
 }
 

@@ -118,7 +118,7 @@ void attend_long_context(const PagedAttentionParams& p, const Columns& columns, 
       const int num_queries = item.num_queries();
       Workspace& w = workspace;
       float* const state = states + column * item_floats;
-      clear_state(item, kv, w);
+      clear_state(p, item, kv, w);
       if (begin > splits.begin) restore(state, w.max, w.sum, w.output, num_queries, padded_dim);
       for (int64_t s = 0; s < count; ++s) {
         const float* partial = partials + (s * columns.count + column) * item_floats;
@@ -138,6 +138,7 @@ void attend_long_context(const PagedAttentionParams& p, const Columns& columns, 
 constexpr int64_t kManySplits = 4;
 
 bool is_long_context(const PagedAttentionParams& p, const Columns& columns, const ThreadPool& pool) {
+  if (p.sliding_window > 0) return false;  // rows differ in where they begin, and a window has few splits
   if (p.num_requests != 1 || pool.num_threads() == 1 || columns.count >= 4 * pool.num_threads()) return false;
   const SharedSplits splits(p);
   return p.num_rows * columns.heads_per_item <= kMaxQueries && splits.end - splits.begin >= kManySplits;

@@ -16,13 +16,13 @@
 //            2^(M - M'); L += p 1 and O += p v in the order of the instruction over positions, with the *rounded* p in
 //            both, so that the weights of a query sum to one
 //   range    8 splits, beginning at multiples of 512 positions, from (-inf, 0, 0)
-//   merge    ranges in ascending order as in paged_attention.h; output = O * (1 / L)
+//   merge    ranges in ascending order as in paged_attention.h; output = O * (1 / L); a sink is merged last
 // Position n of a split is always in the same place of a fragment; splits of masked rows are computed row by row with
 // the ancestors gathered in logical order. What a query does not see gets p = 0 and meets values of 0, with one
-// exception: a causal row shares splits with later rows of its request and meets their finite values with p = 0, which
-// adds nothing. (If one of them is not finite the rows of that split are computed one by one.) So ranges may be merged
-// in the block that made them (few ranges or many tiles) or by a second kernel (cuda_merge.cu), whichever fills the
-// GPU: config.h.
+// exception: a causal row shares splits with other rows of its request and meets finite values of positions after its
+// own, or before its window, with p = 0, which adds nothing. (If one of them is not finite the rows of that split are
+// computed one by one.) So ranges may be merged in the block that made them (few ranges or many tiles) or by a second
+// kernel (cuda_merge.cu), whichever fills the GPU: config.h.
 //
 // Workspace: (head_dim + 2) floats for every query and range, only while fewer than two blocks a multiprocessor would
 // run otherwise, and at most 256 MiB; 0 for prefill. The grid follows num_rows, num_requests and the page table's
@@ -56,6 +56,8 @@ void paged_attention(const PagedAttentionParams& params, ExecutionContext& conte
   problem.page_stride = problem.head_stride * cache.num_kv_heads;
   problem.page_size = cache.page_size;
   problem.group = params.num_heads / cache.num_kv_heads;
+  problem.sinks = params.sinks;
+  problem.sliding_window = params.sliding_window;
   if (cache.dtype == DType::kFloat32) return attend_float32(problem, context);
   if (cache.dtype == DType::kBFloat16) return attend_bfloat16(problem, context);
   attend_float16(problem, context);

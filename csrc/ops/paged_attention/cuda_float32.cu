@@ -105,7 +105,10 @@ struct Float32Block {
   }
 
   E31_DEVICE void store() {
-    if (threadIdx.x < kHeads) shared.rescale[threadIdx.x] = __fdividef(1.0f, shared.sum[threadIdx.x]);
+    const int h = static_cast<int>(threadIdx.x);
+    if (h < tile.num_heads) {
+      shared.rescale[h] = final_factor(problem, tile.head_begin + h, shared.max[h], shared.sum[h]);
+    }
     __syncthreads();
     const int64_t place = int64_t{tile.row_begin} * problem.num_heads + tile.head_begin;
     for (int i = static_cast<int>(threadIdx.x); i < tile.num_heads * problem.value_dim; i += kThreads) {
@@ -119,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   Float32Memory& shared = *reinterpret_cast<Float32Memory*>(shared_bytes);
   float* const query = reinterpret_cast<float*>(shared_bytes + sizeof(Float32Memory));
-  const Tile tile = find_tile(problem, tiling, &shared.request);
+  Tile tile = find_tile(problem, tiling, &shared.request);
   if (tile.request < 0) return;
   const int tile_end = store_row_ends(problem, tile, shared.end);
   const Units units = units_of(problem, tiling.partials, tile, tile_end);

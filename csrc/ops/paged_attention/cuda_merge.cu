@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kMergeThreads)
   }
   __syncthreads();
   if (request < 0) return;
-  const int first = range_of(problem.kv_begin[request]);
-  const int last = range_of(visible_end(problem, request, row) - 1);
+  const int end = visible_end(problem, request, row);
+  const int first = range_of(visible_begin(problem, problem.kv_begin[request], end)), last = range_of(end - 1);
   if (first == last) return;
   float max = kMinusInfinity, sum = 0.0f, output[kMaxDimsPerThread] = {};
   for (int range = first; range <= last; ++range) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kMergeThreads)
       }
     }
   }
-  const float inverse = __fdividef(1.0f, sum);
+  const float inverse = final_factor(problem, head, max, sum);
 #pragma unroll
   for (int i = 0; i < kMaxDimsPerThread; ++i) {
     const int dim = static_cast<int>(threadIdx.x) + i * kMergeThreads;

@@ -31,6 +31,8 @@ struct AttentionProblem {
   int32_t num_requests;
   int32_t num_rows;
   float scale;  // of scores in powers of two: the operator's scale * log2(e)
+  const float* sinks;
+  int32_t sliding_window;
 };
 
 // Where ranges meet: (m, l) [num_ranges, num_rows * num_heads] and o [num_ranges, num_rows * num_heads, value_dim].
@@ -50,7 +52,8 @@ struct Tile {
   int32_t request;  // -1: a tile that no request owns
   int32_t row_begin, num_rows;
   int32_t kv_head, head_begin, num_heads;
-  int32_t kv_begin, kv_length;  // of the request
+  int32_t kv_begin;   // first position that any of the rows sees
+  int32_t kv_length;  // of the request
 
   E31_DEVICE int num_queries() const { return num_rows * num_heads; }
 };
@@ -95,14 +98,24 @@ E31_DEVICE int visible_end(const AttentionProblem& problem, int request, int row
   return problem.kv_length[request] + own;
 }
 
-// Fills ends[row of the tile] (shared memory) and returns the largest. Synchronises.
-E31_DEVICE int store_row_ends(const AttentionProblem& problem, const Tile& tile, int32_t* ends) {
+// First logical position that a row sees whose last one is end - 1; `begin` bounds it from below.
+E31_DEVICE int visible_begin(const AttentionProblem& problem, int begin, int end) {
+  return problem.sliding_window > 0 ? max(begin, end - problem.sliding_window) : begin;
+}
+
+// Fills ends[row of the tile] (shared memory), returns the largest, and moves the tile's begin to the first window.
+// Synchronises.
+E31_DEVICE int store_row_ends(const AttentionProblem& problem, Tile& tile, int32_t* ends) {
   for (int r = static_cast<int>(threadIdx.x); r < tile.num_rows; r += static_cast<int>(blockDim.x)) {
     ends[r] = visible_end(problem, tile.request, tile.row_begin + r);
   }
   __syncthreads();
-  int last = 0;
-  for (int r = 0; r < tile.num_rows; ++r) last = max(last, ends[r]);
+  int first = ends[0], last = 0;
+  for (int r = 0; r < tile.num_rows; ++r) {
+    first = min(first, ends[r]);
+    last = max(last, ends[r]);
+  }
+  tile.kv_begin = visible_begin(problem, tile.kv_begin, first);
   return last;
 }
 
@@ -156,7 +169,8 @@ E31_DEVICE Units units_of(const AttentionProblem& problem, const RangePartials& 
 E31_DEVICE int64_t entry_offset(const AttentionProblem& problem, const Tile& tile, const Units& units, int unit,
                                 int tile_end, const int32_t* ends, int place) {
   const int position = units.split(unit) * kAttentionSplit + place, row = units.row(unit);
-  if (position < tile.kv_begin || position >= (row < 0 ? tile_end : ends[row])) return -1;
+  const int begin = row < 0 ? tile.kv_begin : visible_begin(problem, tile.kv_begin, ends[row]);
+  if (position < begin || position >= (row < 0 ? tile_end : ends[row])) return -1;
   const int length = tile.kv_length;
   int entry = position;
   if (row >= 0 && position >= length) {

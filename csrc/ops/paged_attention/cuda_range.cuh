@@ -23,6 +23,10 @@ struct QueryPlaces {
   E31_DEVICE int query(int h) const { return first + static_cast<int>(threadIdx.x) % kWarpSize / 4 + 8 * h; }
   // One past the last logical position that it sees. `ends` are those of the tile's rows.
   E31_DEVICE int end(const int32_t* ends, int h) const { return row[h] < 0 ? 0 : ends[row[h]]; }
+  // The first one, and of no query as its end.
+  E31_DEVICE int begin(const AttentionProblem& problem, const Tile& tile, const int32_t* ends, int h) const {
+    return row[h] < 0 ? 0 : visible_begin(problem, tile.kv_begin, ends[row[h]]);
+  }
   // row * num_heads + head of a query that is there.
   E31_DEVICE int64_t index(const AttentionProblem& problem, const Tile& tile, int h) const {
     return static_cast<int64_t>(tile.row_begin + row[h]) * problem.num_heads + tile.head_begin + query(h) -
@@ -31,6 +35,14 @@ struct QueryPlaces {
 };
 
 E31_DEVICE int range_of(int position) { return position / kAttentionRange; }
+
+// What the output sums of a query of `head` are multiplied by in the end: one over the sum, in which a sink is one more
+// position.
+E31_DEVICE float final_factor(const AttentionProblem& problem, int head, float max, float sum) {
+  if (problem.sinks == nullptr) return __fdividef(1.0f, sum);  // the exact quotient is a call: registers spill
+  const MergeFactors factors = merge_factors(max, problem.sinks[head] * kLog2E);
+  return factors.old_scale * __fdividef(1.0f, merged(factors, sum, 1.0f));
+}
 
 // Total of the ranges so far of a thread's queries, where a block has several; the outputs wait in the output rows
 // themselves, which costs 8 value_dim bytes a query and range: 2 % of the keys' and values' for four queries.
@@ -47,7 +59,7 @@ struct RangeTotal {
     for (int h = 0; h < 2; ++h) {
       if (places.row[h] < 0) continue;
       const MergeFactors factors = merge_factors(max[h], state.max[h]);
-      max[h] = factors.max;
+      max[h] = state.max[h] = factors.max;
       sum[h] = state.sum[2 * h] = merged(factors, sum[h], state.sum[2 * h]);
       float* output = problem.output + places.index(problem, tile, h) * problem.value_dim + dim;
 #pragma unroll
@@ -75,15 +87,17 @@ E31_DEVICE void store_range(const AttentionProblem& problem, const RangePartials
     if (places.row[h] < 0) continue;
     const int64_t index = places.index(problem, tile, h);
     float* destination = problem.output + index * problem.value_dim + dim;
-    float factor = __fdividef(1.0f, state.sum[2 * h]);  // the exact quotient is a call, around which registers spill
-    const int first = range_of(tile.kv_begin), last = range_of(places.end(ends, h) - 1);
-    if (partials.num_ranges > 1 && static_cast<int>(blockIdx.z) > last)
-      continue;  // another row of the tile sees this range
+    const int first = range_of(places.begin(problem, tile, ends, h)), last = range_of(places.end(ends, h) - 1);
+    const int range = static_cast<int>(blockIdx.z);
+    if (partials.num_ranges > 1 && (range < first || range > last)) continue;  // seen by another row of the tile
+    float factor;
     if (partials.num_ranges > 1 && first != last) {
       const int64_t place = static_cast<int64_t>(blockIdx.z) * problem.num_rows * problem.num_heads + index;
       if (dim == 0) partials.state[place] = {state.max[h], state.sum[2 * h]};
       destination = partials.output + place * problem.value_dim + dim;
       factor = 1.0f;
+    } else {
+      factor = final_factor(problem, static_cast<int>(index % problem.num_heads), state.max[h], state.sum[2 * h]);
     }
 #pragma unroll
     for (int n = 0; n < kValueTiles; ++n) {

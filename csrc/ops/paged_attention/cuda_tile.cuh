@@ -36,7 +36,7 @@ struct BlockWork {
 
   // Whether there is anything. Synchronises.
   E31_DEVICE bool find(const AttentionProblem& problem, const AttentionTiling& tiling) {
-    const Tile own = find_tile(problem, tiling, &request);
+    Tile own = find_tile(problem, tiling, &request);
     if (own.request < 0) return false;
     const int last = store_row_ends(problem, own, end);
     if (threadIdx.x == 0) {
@@ -137,9 +137,9 @@ struct TileRing {
   E31_DEVICE Element* slot(int number) { return shared.ring[number % Traits::kStages]; }
 };
 
-// The values of kSteps * 16 positions of a split, for the queries of a warp. Where rows end inside the split, a later
-// row's value that is not finite would reach earlier rows as 0 * NaN; then (and only then) each row takes a product of
-// its own.
+// The values of kSteps * 16 positions of a split, for the queries of a warp. Where rows end inside the split, or
+// windows begin, a value that is not finite would reach rows that do not see it as 0 * NaN; then (and only then) each
+// row takes a product of its own.
 template <int kDims, int kFirstStep, int kSteps, typename Work, typename Element, typename Scores, int kValueTiles>
 E31_DEVICE void weigh_values(const AttentionProblem& problem, const Work& work, int unit,
                              const Weights<Element, Scores>& weights, const Element* values, int stride,
@@ -149,7 +149,8 @@ E31_DEVICE void weigh_values(const AttentionProblem& problem, const Work& work, 
   int row_begin = work.units.row(unit), row_end = row_begin + 1;
   if (row_begin < 0) {
     // First place of this step's entries among those of `values`.
-    const int own = max(tile.kv_length - start - 16 * kFirstStep, 0);
+    const bool windows = visible_begin(problem, tile.kv_begin, work.tile_end) > max(start, tile.kv_begin);
+    const int own = windows ? 0 : max(tile.kv_length - start - 16 * kFirstStep, 0);
     if (tile.num_rows == 1 || own >= 16 * kSteps || !any_non_finite<kDims>(values, stride, own, 16 * kSteps)) {
       accumulate<kFirstStep, kSteps>(weights, values, stride, state);
       return;
@@ -159,7 +160,8 @@ E31_DEVICE void weigh_values(const AttentionProblem& problem, const Work& work, 
   }
   for (int row = row_begin; row < row_end; ++row) {
     const bool selected[2] = {places.row[0] == row, places.row[1] == row};
-    accumulate_selected<kFirstStep, kSteps>(weights, values, stride, work.end[row] - start, selected, state);
+    const int end = work.end[row] - start, begin = visible_begin(problem, tile.kv_begin, work.end[row]) - start;
+    accumulate_selected<kFirstStep, kSteps>(weights, values, stride, begin, end, selected, state);
   }
 }
 
@@ -184,7 +186,10 @@ struct WarpQueries {
                                                  const Scores& scores) {
     const int start = work.units.split(unit) * kAttentionSplit, row = work.units.row(unit);
     Weights<Element, Scores> weights{
-        scores, {work.tile.kv_begin - start, {places.end(work.end, 0) - start, places.end(work.end, 1) - start}}, {}};
+        scores,
+        {{places.begin(problem, work.tile, work.end, 0) - start, places.begin(problem, work.tile, work.end, 1) - start},
+         {places.end(work.end, 0) - start, places.end(work.end, 1) - start}},
+        {}};
     const bool selected[2] = {row < 0 || places.row[0] == row, row < 0 || places.row[1] == row};
     grow_maxima(scores, weights.visible, selected, state, weights.shift);
     return weights;

@@ -76,9 +76,9 @@ E31_DEVICE void score_tiles(const Element* query, const Element* key, int stride
   }
 }
 
-// Positions of a split that a thread's two queries see: first .. end[query] - 1.
+// Positions of a split that a thread's two queries see: first[query] .. end[query] - 1.
 struct Visible {
-  int first, end[2];
+  int first[2], end[2];
 
   // Scores of tile n; others get -inf.
   E31_DEVICE void mask(int n, float (&score)[4]) const {
@@ -86,7 +86,7 @@ struct Visible {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int place = n * 8 + pair + i % 2;
-      if (place < first || place >= end[i / 2]) score[i] = kMinusInfinity;
+      if (place < first[i / 2] || place >= end[i / 2]) score[i] = kMinusInfinity;
     }
   }
 };
@@ -216,10 +216,10 @@ E31_DEVICE void accumulate(const Weights<Element, Scores>& weights, const Elemen
   }
 }
 
-// Clears the halves of b that stand for positions from `end` on; `place` is that of the lower half.
-E31_DEVICE uint32_t keep_before(uint32_t b, int place, int end) {
-  if (place >= end) return 0;
-  return place + 1 >= end ? b & 0xffffu : b;
+// Clears the halves of b that stand for positions before `begin` and from `end` on; `place` is that of the lower half.
+E31_DEVICE uint32_t keep_between(uint32_t b, int place, int begin, int end) {
+  const bool lower = place >= begin && place < end, upper = place + 1 >= begin && place + 1 < end;
+  return b & ((lower ? 0xffffu : 0u) | (upper ? 0xffff0000u : 0u));
 }
 
 template <typename Element>
@@ -231,11 +231,11 @@ E31_DEVICE void mma_if_selected(float (&sum)[4], const uint32_t (&a)[4], uint32_
   for (int i = 0; i < 4; ++i) sum[i] = selected[i / 2] ? result[i] : sum[i];
 }
 
-// The same for the selected queries alone and with the values of positions from `end` on (within the split) taken as 0,
-// whatever they are: a product of 0 and NaN must not reach a query.
+// The same for the selected queries alone and with the values of positions (within the split) before `begin` and from
+// `end` on taken as 0, whatever they are: a product of 0 and NaN must not reach a query.
 template <int kFirstStep, int kSteps, typename Element, typename Scores, int kValueTiles>
-E31_DEVICE void accumulate_selected(const Weights<Element, Scores>& weights, const Element* values, int stride, int end,
-                                    const bool (&selected)[2], QueryState<kValueTiles>& state) {
+E31_DEVICE void accumulate_selected(const Weights<Element, Scores>& weights, const Element* values, int stride,
+                                    int begin, int end, const bool (&selected)[2], QueryState<kValueTiles>& state) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, pair = lane % 4 * 2;
   values += lane % 16 * stride + lane / 16 * 8;
 #pragma unroll Scores::kRolled ? 1 : kSteps
@@ -248,7 +248,7 @@ E31_DEVICE void accumulate_selected(const Weights<Element, Scores>& weights, con
       uint32_t b[4];
       ldmatrix_x4_transposed(b, values + k * 16 * stride + n * 8);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) b[i] = keep_before(b[i], 16 * (kFirstStep + k) + i % 2 * 8 + pair, end);
+      for (int i = 0; i < 4; ++i) b[i] = keep_between(b[i], 16 * (kFirstStep + k) + i % 2 * 8 + pair, begin, end);
       mma_if_selected<Element>(state.output[n], a, b[0], b[1], selected);
       mma_if_selected<Element>(state.output[n + 1], a, b[2], b[3], selected);
     }

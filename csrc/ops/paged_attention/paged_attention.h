@@ -9,6 +9,9 @@
 //   mask:     entries kv_begin[i] .. kv_length[i] - 1, then entries kv_length[i] + b for every set bit b of the row's
 //             ancestor mask in ascending order (bit j itself included): a node of a tree sees its own path only
 //
+// With a sliding window a row sees the last sliding_window of these alone, itself among them, by logical position. With
+// sinks the denominator of head h has exp(sinks[h]) added to it: a position that every row sees, whose value is 0.
+//
 // Arithmetic of one (row, head), which no company may change: logical positions are cut into splits of
 // kAttentionSplit at fixed positions counted from 0 (an entry's logical position is its index for entries before
 // kv_length[i]; the n-th masked entry has logical position kv_length[i] + n). Each split gives (m, l, o) by itself and
@@ -20,12 +23,13 @@
 //   m      = max over t of s[t];  p[t] = exp(s[t] - (m = -inf ? 0 : m))
 //   l      = 16 partial sums (position t in partial t % 16, ascending), joined by the tree of reduce_add (simd.h)
 //   o[d]   = chain over t ascending from 0 of fma(p[t], value[t][d], o[d])
-//   merge  (M, L, O) starts as (-inf, 0, 0); M' = max(M, m); a = exp(M - M'), b = exp(m - M') with M' = 0 for -inf;
+//   merge  (M, L, O) starts as (-inf, 0, 0), or (sinks[h], 1, 0); M' = max(M, m); a = exp(M - M'), b = exp(m - M') with
+//   M' = 0 for -inf;
 //          L = fma(L, a, l * b); O = fma(O, a, o * b)
 //   output = O * (1 / L)
 //
 // What is not visible is never multiplied, not even by 0. A NaN or +inf among the visible scores makes that row and
-// head NaN; so do scores that are all -inf.
+// head NaN; so do scores that are all -inf, unless there is a sink.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +56,9 @@ struct PagedAttentionParams {
   int32_t page_table_stride;
   int32_t mask_words;  // 64-bit words per row
   int32_t num_heads;
-  float scale;  // usually head_dim^-0.5
+  float scale;                   // usually head_dim^-0.5
+  const float* sinks = nullptr;  // [num_heads] or null
+  int32_t sliding_window = 0;    // logical positions that a row sees, itself included; 0: all
 };
 
 }  // namespace eagle31rt

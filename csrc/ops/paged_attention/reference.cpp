@@ -25,6 +25,8 @@ std::vector<int64_t> visible_entries(const PagedAttentionParams& p, int64_t i, i
                              : (p.ancestor_mask[(p.row_begin[i] + j) * p.mask_words + b / 64] >> (b % 64) & 1) != 0;
     if (visible) entries.push_back(p.kv_length[i] + b);
   }
+  const auto window = static_cast<size_t>(p.sliding_window);
+  if (window > 0 && entries.size() > window) entries.erase(entries.begin(), entries.end() - p.sliding_window);
   return entries;
 }
 
@@ -43,6 +45,10 @@ void attend(const PagedAttentionParams& p, int64_t i, int64_t row, int64_t head)
     }
     scores.push_back(score * p.scale);
     maximum = std::fmax(maximum, scores.back());
+  }
+  if (p.sinks != nullptr) {
+    maximum = std::fmax(maximum, p.sinks[head]);
+    total = std::exp(p.sinks[head] - maximum);
   }
   for (size_t n = 0; n < entries.size(); ++n) {
     const double weight = std::exp(scores[n] - maximum);
