@@ -113,17 +113,6 @@ def test_dtype_spellings(keys: dict[str, object], expected: str) -> None:
     assert parse(**keys)["dtype"] == expected
 
 
-@pytest.mark.parametrize("window", [None, 512, 100_000])
-def test_inert_sliding_window_of_mistral(window: int | None) -> None:
-    assert parse(TargetSpec(model_type="mistral"), sliding_window=window)["model_type"] == "mistral"
-
-
-def test_inert_sliding_window_of_qwen2() -> None:
-    config = {"sliding_window": 16, "use_sliding_window": False, "max_window_layers": 2}
-    assert parse(TargetSpec(model_type="qwen2"), **config)["model_type"] == "qwen2"
-    assert parse(TargetSpec(model_type="qwen2"), layer_types=["full_attention"] * 4, sliding_window=16)
-
-
 def test_qwen3_moe() -> None:
     config = parse(TargetSpec(model_type="qwen3_moe", experts=(128, 8, 768)))
     assert config["qk_norm"] and not config["qkv_bias"]
@@ -184,7 +173,6 @@ UNSUPPORTED: dict[str, tuple[dict[str, object], str]] = {
     "no rope": ({"no_rope_layers": [1, 0]}, '"no_rope_layers" is'),
     "activation": ({"hidden_act": "gelu"}, '"hidden_act" is "gelu"'),
     "window": ({"sliding_window": 100}, '"sliding_window" is 100, below max_position_embeddings'),
-    "window of qwen2": ({"model_type": "qwen2", "use_sliding_window": True}, '"use_sliding_window" is true'),
     "layer types": ({"layer_types": ["full_attention", "sliding_attention"]}, '"sliding_attention"'),
     "qwen2 biases": ({"model_type": "qwen2", "attention_bias": True}, '"attention_bias" is true; qwen2'),
     "dtype": ({"torch_dtype": "float8_e4m3fn"}, 'dtype "float8_e4m3fn" is not supported'),

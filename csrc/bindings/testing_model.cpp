@@ -75,6 +75,7 @@ py::dict decoder_to_dict(const DecoderConfig& config) {
   result["num_layers"] = config.num_layers;
   result["max_position_embeddings"] = config.max_position_embeddings;
   result["output_bias"] = config.output_bias;
+  if (!config.sliding_windows.empty()) result["sliding_windows"] = config.sliding_windows;
   result["eos_token_ids"] = config.eos_token_ids;
   if (config.qk_norm) result["qk_norm"] = true;
   if (config.moe) result["moe"] = moe_to_dict(*config.moe);

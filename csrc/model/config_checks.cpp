@@ -103,7 +103,7 @@ void refuse_unsupported_options(const JsonReader& config, int32_t max_position_e
   const std::string activation = config.text("hidden_act").value_or("silu");
   E31_CHECK(activation == "silu", kUnsupported, config.source(), ": ", config.name("hidden_act"), " is ",
             quote(activation), "; only \"silu\" is supported");
-  refuse_sliding_window(config, max_position_embeddings);
+  if (!is_understood("sliding_window")) refuse_sliding_window(config, max_position_embeddings);
 }
 
 DType parse_config_dtype(const JsonReader& config, DType fallback) {

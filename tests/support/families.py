@@ -1,0 +1,193 @@
+"""Tiny random checkpoints of every family of targets, as transformers writes them: its config keys, its tensor names.
+
+    checkpoint = write_family(tmp_path / "target", FAMILIES["qwen3"], seed=1)
+    write_draft(tmp_path / "draft", checkpoint)
+
+A family is a row of FAMILIES: the keys of its config.json beside those of BASE, and its tensors by name and shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from support.checkpoints import TargetSpec, TinyCheckpoint
+from support.random_weights import unigram
+from support.tensors import Array, rounded, stored, write_directory
+
+Config = dict[str, Any]
+Shapes = dict[str, tuple[int, ...]]
+
+BASE: Config = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "hidden_act": "silu",
+    "vocab_size": 96,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+    "eos_token_id": 2,
+}
+# How strongly targets prefer some tokens and their drafts the same ones, so that some drafts are accepted.
+_UNIGRAM_STRENGTH = 3.0
+
+
+@dataclass(frozen=True)
+class Family:
+    config: Mapping[str, Any]  # beside BASE; None removes a key
+    tensors: Callable[[Config], Shapes]
+    shapes: tuple[Mapping[str, Any], ...] = ({},)  # further changes, each one more checkpoint
+    centred_norms: bool = False  # norms multiply by 1 + weight
+    text_part: str = ""  # key of the text part's config under a multimodal wrapper
+    prefix: str = "model."
+    note: str = ""  # for the table in the docs
+
+    def config_of(self, shape: int = 0) -> Config:
+        merged = {**BASE, **self.config, **self.shapes[shape]}
+        return {key: value for key, value in merged.items() if value is not None}
+
+
+def attention_tensors(config: Config, biases: str = "", qk_norm: bool = False, sinks: bool = False) -> Shapes:
+    """biases: letters of the projections that have one, of "qkvo"."""
+    hidden, head_dim = config["hidden_size"], config["head_dim"]
+    heads, kv_heads = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
+    shapes: Shapes = {}
+    for name, rows, columns in (
+        ("q", heads, hidden),
+        ("k", kv_heads, hidden),
+        ("v", kv_heads, hidden),
+        ("o", hidden, heads),
+    ):
+        shapes[f"self_attn.{name}_proj.weight"] = (rows, columns)
+        if name in biases:
+            shapes[f"self_attn.{name}_proj.bias"] = (rows,)
+    if qk_norm:
+        shapes |= {"self_attn.q_norm.weight": (head_dim,), "self_attn.k_norm.weight": (head_dim,)}
+    if sinks:
+        shapes["self_attn.sinks"] = (config["num_attention_heads"],)
+    return shapes
+
+
+def mlp_tensors(config: Config) -> Shapes:
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    return {
+        "mlp.gate_proj.weight": (wide, hidden),
+        "mlp.up_proj.weight": (wide, hidden),
+        "mlp.down_proj.weight": (hidden, wide),
+    }
+
+
+def layer_norms(config: Config, *names: str) -> Shapes:
+    return {
+        f"{name}.weight": (config["hidden_size"],) for name in names or ("input_layernorm", "post_attention_layernorm")
+    }
+
+
+def dense(**attention: Any) -> Callable[[Config], Shapes]:
+    """The llama layer with options of its attention."""
+
+    def tensors(config: Config) -> Shapes:
+        layer = {**attention_tensors(config, **attention), **mlp_tensors(config), **layer_norms(config)}
+        return {
+            f"layers.{index}.{name}": shape
+            for index in range(config["num_hidden_layers"])
+            for name, shape in layer.items()
+        }
+
+    return tensors
+
+
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(
+        {"model_type": "llama"}, dense(), ({}, {"rope_scaling": _LLAMA3, "head_dim": 24, "num_key_value_heads": 4})
+    ),
+    "mistral": Family(
+        {"model_type": "mistral", "sliding_window": None},
+        dense(),
+        ({}, {"sliding_window": 9}, {"sliding_window": 70, "num_key_value_heads": 1}),
+        note="sliding window",
+    ),
+    "qwen2": Family(
+        {"model_type": "qwen2", "use_sliding_window": False},
+        dense(biases="qkv"),
+        ({}, {"use_sliding_window": True, "sliding_window": 13, "max_window_layers": 2}),
+        note="sliding window of the upper layers",
+    ),
+    "qwen3": Family(
+        {"model_type": "qwen3", "use_sliding_window": False},
+        dense(qk_norm=True),
+        ({}, {"head_dim": 16, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
+        note="norms of query and key, sliding window of the upper layers",
+    ),
+}
+
+
+def _values(name: str, shape: tuple[int, ...], random: np.random.Generator, centred_norms: bool) -> Array:
+    normal = random.standard_normal(shape).astype(np.float32)
+    if name.endswith("norm.weight"):
+        return 0.25 * normal + (0.0 if centred_norms else 1.0)
+    if name.endswith("bias"):
+        return 0.2 * normal
+    if name.endswith(("embed_tokens.weight", "sinks")):
+        return normal
+    return normal * np.float32(1.5 / np.sqrt(shape[-1]))
+
+
+def _family_weights(family: Family, config: Config, seed: int) -> dict[str, Array]:
+    random = np.random.default_rng(seed)
+    shapes: Shapes = {"embed_tokens.weight": (config["vocab_size"], config["hidden_size"]), **family.tensors(config)}
+    shapes["norm.weight"] = (config["hidden_size"],)
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = shapes["embed_tokens.weight"]
+    weights = {name: _values(name, shape, random, family.centred_norms) for name, shape in shapes.items()}
+    if "lm_head.weight" in weights:
+        weights["embed_tokens.weight"][:, 0] = 8.0
+        weights["norm.weight"][0] = 0.0 if family.centred_norms else 1.0
+        weights["lm_head.weight"][:, 0] = _UNIGRAM_STRENGTH * unigram(config["vocab_size"])
+    return {name: rounded(values, config["torch_dtype"]) for name, values in weights.items()}
+
+
+def write_family(directory: Path, family: Family, seed: int = 1, shape: int = 0) -> TinyCheckpoint:
+    config = family.config_of(shape)
+    weights = _family_weights(family, config, seed)
+    head_prefix = family.prefix.removesuffix("model.")
+    tensors = {
+        (head_prefix if name == "lm_head.weight" else family.prefix) + name: stored(values, config["torch_dtype"])
+        for name, values in weights.items()
+    }
+    written = config
+    if family.text_part:
+        written = {"model_type": family.text_part, "text_config": config, "torch_dtype": config["torch_dtype"]}
+    write_directory(directory, written, tensors)
+    spec = TargetSpec(
+        num_layers=config["num_hidden_layers"],
+        hidden_size=config["hidden_size"],
+        intermediate_size=config["intermediate_size"],
+        num_heads=config["num_attention_heads"],
+        num_kv_heads=config["num_key_value_heads"],
+        head_dim=config["head_dim"],
+        vocab_size=config["vocab_size"],
+        max_position_embeddings=config["max_position_embeddings"],
+        tie_word_embeddings=config["tie_word_embeddings"],
+        dtype=config["torch_dtype"],
+        unigram_strength=0.0 if config["tie_word_embeddings"] else _UNIGRAM_STRENGTH,
+    )
+    return TinyCheckpoint(directory, written, weights, spec)
