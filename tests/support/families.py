@@ -87,17 +87,39 @@ def mlp_tensors(config: Config) -> Shapes:
     }
 
 
+def expert_tensors(config: Config) -> Shapes:
+    hidden, wide = config["hidden_size"], config["moe_intermediate_size"]
+    shapes: Shapes = {"mlp.gate.weight": (config["num_experts"], hidden)}
+    for expert in range(config["num_experts"]):
+        for name, shape in (("gate", (wide, hidden)), ("up", (wide, hidden)), ("down", (hidden, wide))):
+            shapes[f"mlp.experts.{expert}.{name}_proj.weight"] = shape
+    return shapes
+
+
+def fused_expert_tensors(config: Config) -> Shapes:
+    """gpt_oss: all experts in one tensor, with biases."""
+    count, hidden, wide = config["num_local_experts"], config["hidden_size"], config["intermediate_size"]
+    return {
+        "mlp.router.weight": (count, hidden),
+        "mlp.router.bias": (count,),
+        "mlp.experts.gate_up_proj": (count, hidden, 2 * wide),
+        "mlp.experts.gate_up_proj_bias": (count, 2 * wide),
+        "mlp.experts.down_proj": (count, wide, hidden),
+        "mlp.experts.down_proj_bias": (count, hidden),
+    }
+
+
 def layer_norms(config: Config, *names: str) -> Shapes:
     return {
         f"{name}.weight": (config["hidden_size"],) for name in names or ("input_layernorm", "post_attention_layernorm")
     }
 
 
-def dense(**attention: Any) -> Callable[[Config], Shapes]:
-    """The llama layer with options of its attention."""
+def dense(mlp: Callable[[Config], Shapes] = mlp_tensors, **attention: Any) -> Callable[[Config], Shapes]:
+    """The llama layer with options of its attention, and with another MLP."""
 
     def tensors(config: Config) -> Shapes:
-        layer = {**attention_tensors(config, **attention), **mlp_tensors(config), **layer_norms(config)}
+        layer = {**attention_tensors(config, **attention), **mlp(config), **layer_norms(config)}
         return {
             f"layers.{index}.{name}": shape
             for index in range(config["num_hidden_layers"])
@@ -136,6 +158,42 @@ FAMILIES: dict[str, Family] = {
         dense(qk_norm=True),
         ({}, {"head_dim": 16, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
         note="norms of query and key, sliding window of the upper layers",
+    ),
+    "qwen3_moe": Family(
+        {
+            "model_type": "qwen3_moe",
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        },
+        dense(expert_tensors, qk_norm=True),
+        ({}, {"num_experts": 9, "num_experts_per_tok": 4, "moe_intermediate_size": 40, "norm_topk_prob": False}),
+        note="qwen3 with experts",
+    ),
+    "gpt_oss": Family(
+        {
+            "model_type": "gpt_oss",
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "sliding_window": 9,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "attention_bias": True,
+            "swiglu_limit": 1.5,  # inputs of a tiny model lie on both sides
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 128,
+            },
+        },
+        dense(fused_expert_tensors, biases="qkvo", sinks=True),
+        ({}, {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 4, "swiglu_limit": 7.0}),
+        note="experts with clamped swiglu (bfloat16 or MXFP4), sinks, a sliding window in every second layer",
     ),
 }
 

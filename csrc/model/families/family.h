@@ -36,5 +36,6 @@ DecoderConfig parse_mistral(const JsonReader& config);
 DecoderConfig parse_qwen2(const JsonReader& config);
 DecoderConfig parse_qwen3(const JsonReader& config);
 DecoderConfig parse_qwen3_moe(const JsonReader& config);
+DecoderConfig parse_gpt_oss(const JsonReader& config);
 
 }  // namespace eagle31rt
