@@ -23,9 +23,9 @@ struct QueryPlaces {
   E31_DEVICE int query(int h) const { return first + static_cast<int>(threadIdx.x) % kWarpSize / 4 + 8 * h; }
   // One past the last logical position that it sees. `ends` are those of the tile's rows.
   E31_DEVICE int end(const int32_t* ends, int h) const { return row[h] < 0 ? 0 : ends[row[h]]; }
-  // The first one, and of no query as its end.
+  // The first one; without windows that of the tile, whether there is a query or not: one register for both.
   E31_DEVICE int begin(const AttentionProblem& problem, const Tile& tile, const int32_t* ends, int h) const {
-    return row[h] < 0 ? 0 : visible_begin(problem, tile.kv_begin, ends[row[h]]);
+    return visible_begin(problem, tile.kv_begin, end(ends, h));
   }
   // row * num_heads + head of a query that is there.
   E31_DEVICE int64_t index(const AttentionProblem& problem, const Tile& tile, int h) const {
