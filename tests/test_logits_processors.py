@@ -130,7 +130,7 @@ def test_an_interrupt_inside_a_processor_reaches_the_caller(engines: tuple[LLM, 
     def interrupted(output: list[int], logits: np.ndarray) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    gc.disable()  # an interrupt that arrives in a callback of the collector (hypothesis has one) is lost in Python itself
+    gc.disable()  # Python loses an interrupt that arrives in a callback of the collector (hypothesis has one)
     try:
         with pytest.raises(KeyboardInterrupt):
             ids(engines[0], interrupted)
