@@ -6,11 +6,10 @@ python tests/families.py --check   # fails if it would change
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 
 from support.families import FAMILIES
+from support.generated_document import write_or_check
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "families.md"
 
@@ -42,16 +41,5 @@ def render() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    options = parser.parse_args()
-    text = render()
-    if not options.check:
-        DOCUMENT.write_text(text)
-    elif not DOCUMENT.is_file() or DOCUMENT.read_text() != text:
-        sys.exit("docs/families.md does not match the families; run python tests/families.py")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(DOCUMENT, render(), Path(__file__).name, __doc__)

@@ -6,9 +6,7 @@ python tests/limits.py --check   # fails if it would change
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.generated_document import write_or_check
 from support.successor import write_successor_target
 from support.tiny_tokenizer import write_tiny_tokenizer
 
@@ -270,16 +269,5 @@ def render() -> str:
     return "\n".join(parts) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    options = parser.parse_args()
-    text = render()
-    if not options.check:
-        DOCUMENT.write_text(text)
-    elif not DOCUMENT.is_file() or DOCUMENT.read_text() != text:
-        sys.exit("docs/limits.md does not match the checks; run python tests/limits.py")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(DOCUMENT, render(), Path(__file__).name, __doc__)
