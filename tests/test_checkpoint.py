@@ -242,7 +242,7 @@ def test_directory_without_weights(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor"):
         _testing.read_checkpoint(str(tmp_path))
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(UnsupportedError, match="convert it to safetensors"):
+    with pytest.raises(UnsupportedError, match="convert it to safetensors: eagle31rt convert --input"):
         _testing.read_checkpoint(str(tmp_path))
 
 

@@ -76,7 +76,9 @@ Checkpoint Checkpoint::open(const std::string& directory) {
   if (!file_exists(index)) {
     E31_CHECK(
         !file_exists(directory + "/pytorch_model.bin") && !file_exists(directory + "/pytorch_model.bin.index.json"),
-        kUnsupported, directory, " holds pytorch_model.bin, which can run code when read; convert it to safetensors");
+        kUnsupported, directory,
+        " holds pytorch_model.bin, which can run code when read; convert it to safetensors: eagle31rt convert --input ",
+        directory, " --output DIR");
     fail(ErrorCode::kCheckpoint, directory, " has neither model.safetensors nor model.safetensors.index.json");
   }
   size_t num_listed = 0;

@@ -1,4 +1,4 @@
-"""The command line: `eagle31rt demo | generate | chat | serve | train | env`."""
+"""The command line: `eagle31rt demo | generate | chat | serve | train | convert | env`."""
 
 from __future__ import annotations
 
@@ -77,6 +77,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_chat(commands.add_parser("chat", help="talk to a model, turn by turn"))
     add_serve_arguments(commands.add_parser("serve", help="OpenAI-style HTTP server (extra [server])"))
     add_train_arguments(commands.add_parser("train", help="train an EAGLE-3 or EAGLE-3.1 draft for a target"))
+    convert = commands.add_parser("convert", help="pytorch_model.bin to model.safetensors, running nothing in it")
+    convert.add_argument("--input", required=True, metavar="DIR", help="directory with pytorch_model.bin")
+    convert.add_argument("--output", required=True, metavar="DIR", help="directory for model.safetensors")
     env = commands.add_parser("env", help="version, instruction sets, threads, CUDA, environment variables, cache")
     env.add_argument("--json", action="store_true", help="print one JSON line")
     return parser

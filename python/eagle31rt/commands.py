@@ -218,6 +218,15 @@ def _print_stream(pieces: Iterator[StreamPiece]) -> RequestOutput:
     return output
 
 
+def run_convert(arguments: argparse.Namespace) -> int:
+    from eagle31rt.torch_checkpoint import convert_torch_checkpoint
+
+    output = Path(arguments.output)
+    count = convert_torch_checkpoint(Path(arguments.input), output)
+    print(f"{count} tensors written to {output}")
+    return 0
+
+
 def _raise_failure(outputs: list[RequestOutput]) -> None:
     for index, output in enumerate(outputs):
         sample = output.outputs[0]
