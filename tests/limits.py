@@ -189,7 +189,6 @@ def _models(folder: Path, target: Path) -> Iterator[Refusal]:
     config = json.loads((target / "config.json").read_text())
     experts = {"head_dim": 64, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
     for title, change in (
-        ("multi-head latent attention (DeepSeek, Kimi)", {"model_type": "deepseek_v3", "kv_lora_rank": 512}),
         ("mixture of experts in some layers only", {"model_type": "qwen3_moe", "decoder_sparse_step": 2, **experts}),
         ("another architecture", {"model_type": "mamba", "architectures": ["MambaForCausalLM"]}),
         ("quantised weights", {"quantization_config": {"quant_method": "fp8"}}),

@@ -60,6 +60,17 @@ struct MoeConfig {
   ExpertTensors tensors = ExpertTensors::kSeparate;
 };
 
+// Multi-head latent attention: keys and values of all heads are projections of one latent per position.
+struct MlaConfig {
+  int32_t q_lora_rank = 0;   // 0: queries come from one projection
+  int32_t kv_lora_rank = 0;  // of the latent
+  int32_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
+  float scale = 1.0f;  // of the scores
+
+  int32_t query_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+  int32_t entry_dim() const { return kv_lora_rank + qk_rope_head_dim; }  // a position in the cache
+};
+
 // A decoder. Families (model/families/) differ in the options; without any it is the llama graph.
 struct DecoderConfig {
   std::string model_type;
@@ -79,6 +90,7 @@ struct DecoderConfig {
   std::vector<int32_t> sliding_windows;  // [num_layers] positions that a layer sees, 0: all; empty: no layer has one
   bool attention_sinks = false;          // one learned logit per head, see PagedAttentionParams::sinks
   std::optional<float> attention_scale;  // of the scores; else head_dim^-0.5
+  std::optional<MlaConfig> mla;          // then num_kv_heads is num_heads and head_dim that of a query
   std::optional<MoeConfig> moe;
   DType dtype = DType::kBFloat16;      // torch_dtype / dtype of the file
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json, in order, distinct

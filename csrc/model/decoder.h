@@ -41,7 +41,7 @@ class Decoder {
 
   const DecoderConfig& config() const { return config_; }
   const DecoderWeights& weights() const { return weights_; }
-  KvShape kv_shape(DType dtype) const { return {config_.num_layers, config_.num_kv_heads, config_.head_dim, dtype}; }
+  KvShape kv_shape(DType dtype) const;
   int64_t captured_size() const { return static_cast<int64_t>(capture_layers_.size()) * config_.hidden_size; }
 
  private:

@@ -5,46 +5,10 @@
 #include <vector>
 
 #include "base/check.h"
+#include "model/strided_rows.h"
 
 namespace eagle31rt {
 namespace {
-
-// Where row r of a matrix lies among the rows or columns that a fused tensor has for it: gate and up alternate there,
-// while a packed weight holds all of the gate, then all of the up.
-int64_t stored_row(int64_t row, int64_t num_interleaved) {
-  if (num_interleaved == 0) return row;
-  return row < num_interleaved ? 2 * row : 2 * (row - num_interleaved) + 1;
-}
-
-// One expert's matrix in a tensor of all experts, with any strides: element (r, k) at
-// offset + stored_row(r) * row_stride + k * column_stride.
-class StridedRows : public RowSource {
- public:
-  struct Layout {
-    int64_t offset, row_stride, column_stride, columns;
-    int64_t num_interleaved = 0;  // rows of the gate
-  };
-  StridedRows(Tensor tensor, const Layout& layout) : tensor_(std::move(tensor)), layout_(layout) {}
-
-  std::vector<Tensor> tensors() const override { return {tensor_}; }
-  void read(std::span<const TensorEntry* const> entries, int64_t first_row, int64_t num_rows,
-            float* rows) const override {
-    const TensorEntry& entry = *entries[0];
-    const int64_t size = dtype_size(entry.dtype);
-    // Columns outside: in a transposed matrix the rows of one column are neighbours.
-    for (int64_t k = 0; k < layout_.columns; ++k) {
-      for (int64_t r = 0; r < num_rows; ++r) {
-        const int64_t index = layout_.offset + k * layout_.column_stride +
-                              stored_row(first_row + r, layout_.num_interleaved) * layout_.row_stride;
-        rows[r * layout_.columns + k] = read_float(entry.data + index * size, entry.dtype);
-      }
-    }
-  }
-
- private:
-  Tensor tensor_;
-  Layout layout_;
-};
 
 // One expert's matrix in MXFP4 (OCP Microscaling Formats 1.0): blocks of 32 values along K, two 4-bit floats (E2M1) a
 // byte, the lower half first, and a power of two for each block (E8M0, bias 127).

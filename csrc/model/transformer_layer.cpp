@@ -103,8 +103,13 @@ void run_mlp(const LayerWeights& weights, const float* normed, int64_t num_rows,
 }  // namespace
 
 void LayerScratch::reserve(const LayerShape& shape, int64_t num_rows) {
-  qkv.get(num_rows * (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim);
-  attended.get(num_rows * shape.num_heads * shape.head_dim);
+  if (shape.mla) {
+    mla.reserve(*shape.mla, shape.num_heads, num_rows);
+    attended.get(num_rows * shape.num_heads * shape.mla->v_head_dim);
+  } else {
+    qkv.get(num_rows * (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim);
+    attended.get(num_rows * shape.num_heads * shape.head_dim);
+  }
   normed.get(num_rows * shape.hidden_size);
   gate_up.get(num_rows * 2 * shape.widest_mlp());
   activated.get(num_rows * shape.widest_mlp());
@@ -128,14 +133,19 @@ void run_rms_norm(const float* input, const Vector& weight, float epsilon, int64
 }
 
 void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights, const BatchView& batch,
-                           const RopeRows& rope, const KvCacheView& cache, const float* attention_input,
-                           float* residual, LayerScratch& scratch, ExecutionContext& context) {
+                           const RopeRows& rope, const LayerCache& cache, const float* attention_input, float* residual,
+                           LayerScratch& scratch, ExecutionContext& context) {
   const int64_t rows = batch.num_rows;
   scratch.reserve(shape, rows);
   float* qkv = scratch.qkv.data();
   float* attended = scratch.attended.data();
-  run_linear(attention_input, weights.qkv, weights.qkv_bias, nullptr, qkv, rows, context);
-  run_attention(shape, weights, batch, rope, cache, qkv, attended, context);
+  if (shape.mla) {
+    run_mla_block(*shape.mla, shape.num_heads, shape.interleaved_rope, weights, batch, rope,
+                  std::get<LatentCacheView>(cache), attention_input, attended, scratch.mla, context);
+  } else {
+    run_linear(attention_input, weights.qkv, weights.qkv_bias, nullptr, qkv, rows, context);
+    run_attention(shape, weights, batch, rope, std::get<KvCacheView>(cache), qkv, attended, context);
+  }
   run_linear(attended, weights.output, weights.output_bias, residual, residual, rows, context);
 
   float* normed = scratch.normed.data();

@@ -12,11 +12,12 @@
 
 #include "device/execution_context.h"
 #include "model/forward_batch.h"
+#include "model/kv_storage.h"
+#include "model/mla_block.h"
 #include "model/moe_block.h"
 #include "model/rope_table.h"
 #include "model/scratch.h"
 #include "model/weights.h"
-#include "ops/kv_append/kv_cache_view.h"
 
 namespace eagle31rt {
 
@@ -32,6 +33,7 @@ struct LayerShape {
   float rms_norm_eps;
   std::optional<float> attention_scale = {};  // else head_dim^-0.5
   int32_t sliding_window = 0;                 // 0: none
+  std::optional<MlaConfig> mla = {};          // model/mla_block.h instead of the attention above
   std::optional<MoeConfig> moe;               // of the layers whose weights have experts
 
   int64_t widest_mlp() const {
@@ -43,17 +45,18 @@ struct LayerShape {
 // Activations of one layer, reused by all layers of a model.
 struct LayerScratch {
   explicit LayerScratch(Device& device)
-      : qkv(device), attended(device), normed(device), gate_up(device), activated(device), moe(device) {}
+      : qkv(device), attended(device), normed(device), gate_up(device), activated(device), mla(device), moe(device) {}
   void reserve(const LayerShape& shape, int64_t num_rows);
 
   Scratch qkv, attended, normed, gate_up, activated;
+  MlaScratch mla;
   MoeScratch moe;
 };
 
 // attention_input [num_rows, attention_input_size]; residual [num_rows, hidden_size], updated in place.
 void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights, const BatchView& batch,
-                           const RopeRows& rope, const KvCacheView& cache, const float* attention_input,
-                           float* residual, LayerScratch& scratch, ExecutionContext& context);
+                           const RopeRows& rope, const LayerCache& cache, const float* attention_input, float* residual,
+                           LayerScratch& scratch, ExecutionContext& context);
 
 // output [num_rows, output_stride] = RMS norm of input [num_rows, size].
 void run_rms_norm(const float* input, const Vector& weight, float epsilon, int64_t num_rows, float* output,

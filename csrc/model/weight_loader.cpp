@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "model/mla_weights.h"
 
 namespace eagle31rt {
 namespace {
@@ -261,10 +262,14 @@ void add_layer(WeightLoader& loader, LayerWeights& layer, const LayerTensors& sh
     loader.add_matrix(weight, named(".weight"), columns);
     if (has_bias) loader.add_vector(bias, named(".bias"));
   };
-  add(layer.qkv, layer.qkv_bias, shape.qkv_bias, shape.attention_width,
-      {{"self_attn.q_proj", query}, {"self_attn.k_proj", key}, {"self_attn.v_proj", key}});
-  if (shape.sinks) loader.add_vector(layer.sinks, {{prefix + "self_attn.sinks", shape.num_heads}});
-  add(layer.output, layer.output_bias, shape.output_bias, query, {{"self_attn.o_proj", shape.hidden}});
+  if (shape.mla) {
+    add_mla(loader, layer, *shape.mla, shape, prefix);
+  } else {
+    add(layer.qkv, layer.qkv_bias, shape.qkv_bias, shape.attention_width,
+        {{"self_attn.q_proj", query}, {"self_attn.k_proj", key}, {"self_attn.v_proj", key}});
+    if (shape.sinks) loader.add_vector(layer.sinks, {{prefix + "self_attn.sinks", shape.num_heads}});
+    add(layer.output, layer.output_bias, shape.output_bias, query, {{"self_attn.o_proj", shape.hidden}});
+  }
   if (shape.intermediate > 0) {
     const std::string mlp = shape.mlp_prefix;
     add(layer.gate_up, layer.gate_up_bias, shape.mlp_bias, shape.hidden,
@@ -290,6 +295,7 @@ int64_t layer_bytes(const LayerWeights& layer) {
         &layer.sinks, &layer.input_norm, &layer.hidden_norm, &layer.post_attention_norm}) {
     bytes += vector_bytes(*vector);
   }
+  if (layer.mla) bytes += layer.mla->num_bytes();
   return bytes + (layer.moe ? layer.moe->num_bytes() : 0);
 }
 

@@ -106,6 +106,7 @@ struct LayerTensors {
   bool qkv_bias, output_bias, mlp_bias;
   bool qk_norm = false;
   bool sinks = false;
+  std::optional<MlaConfig> mla = std::nullopt;
   const char* mlp_prefix = "mlp.";
 };
 

@@ -44,7 +44,8 @@ LayerTensors layer_shape(const DecoderConfig& config) {
           .output_bias = config.output_bias,
           .mlp_bias = config.mlp_bias,
           .qk_norm = config.qk_norm,
-          .sinks = config.attention_sinks};
+          .sinks = config.attention_sinks,
+          .mla = config.mla};
 }
 
 void add_decoder_layer(WeightLoader& loader, LayerWeights& layer, const DecoderConfig& config, size_t index) {

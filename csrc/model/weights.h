@@ -26,10 +26,23 @@ struct MoeWeights {
   int64_t num_bytes() const;
 };
 
+// Multi-head latent attention. kv_b_proj is split by head: its key rows are absorbed into the query, its value rows are
+// applied to what attention returns.
+struct MlaWeights {
+  PackedWeight query_up;               // [num_heads * query_dim, q_lora_rank or attention input width]
+  std::vector<PackedWeight> key_up;    // num_heads of [kv_lora_rank, qk_nope_head_dim]
+  std::vector<PackedWeight> value_up;  // num_heads of [v_head_dim, kv_lora_rank]
+  Vector query_norm;                   // [q_lora_rank]; empty without q_lora_rank
+  Vector latent_norm;                  // [kv_lora_rank]
+
+  int64_t num_bytes() const;
+};
+
 // One transformer layer. Projections that share an input are one weight.
 struct LayerWeights {
-  PackedWeight qkv;      // [(num_heads + 2 * num_kv_heads) * head_dim, attention input width]
-  PackedWeight output;   // [hidden, num_heads * head_dim]
+  PackedWeight qkv;      // [(num_heads + 2 * num_kv_heads) * head_dim, attention input width]; with mla
+                         // [q_lora_rank + kv_lora_rank + qk_rope_head_dim, attention input width]
+  PackedWeight output;   // [hidden, num_heads * (head_dim or v_head_dim)]
   PackedWeight gate_up;  // [2 * intermediate, hidden]: gate rows, then up rows
   PackedWeight down;     // [hidden, intermediate]
   Vector qkv_bias, output_bias, gate_up_bias, down_bias;  // empty if absent
@@ -38,6 +51,7 @@ struct LayerWeights {
   Vector input_norm;                                      // [hidden] (draft: of the token embedding)
   Vector hidden_norm;                                     // [hidden], draft only: of the feature
   Vector post_attention_norm;                             // [hidden]
+  std::optional<MlaWeights> mla;
   std::optional<MoeWeights> moe;  // then gate_up and down are those of the shared experts, empty without any
 };
 

@@ -21,22 +21,25 @@ from typing import Any
 
 import numpy as np
 
+from support.deepseek import DeepseekSizes, deepseek_config, deepseek_layer
 from support.random_weights import RandomWeights, random_experts, random_layer, unigram
 from support.tensors import Array, rounded, stored, write_directory
 
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """A llama-family target. `config` entries are merged into config.json last; None removes a key."""
+    """A target. `config` entries are merged into config.json last; None removes a key."""
 
-    model_type: str = "llama"  # llama | smollm | mistral | qwen2 (qkv biases) | qwen3 (qk norms) | qwen3_moe
+    # llama | smollm | mistral | qwen2 (qkv biases) | qwen3 (qk norms) | qwen3_moe | deepseek_v3
+    model_type: str = "llama"
     num_layers: int = 4
     hidden_size: int = 32
     intermediate_size: int = 48
     num_heads: int = 4
     num_kv_heads: int = 2
     head_dim: int | None = None  # None: not in the file, hidden_size / num_heads
-    experts: tuple[int, int, int] = (6, 2, 24)  # number, how many a token, width; of *_moe only
+    experts: tuple[int, int, int] = (6, 2, 24)  # number, how many a token, width; of *_moe and deepseek_v3
+    deepseek: DeepseekSizes = field(default_factory=DeepseekSizes)
     vocab_size: int = 96
     max_position_embeddings: int = 512
     rms_norm_eps: float = 1e-5
@@ -127,6 +130,8 @@ def target_weights(spec: TargetSpec, seed: int) -> dict[str, Array]:
         if spec.model_type.endswith("_moe"):
             layer = {name: values for name, values in layer.items() if not name.startswith("mlp.")}
             layer |= random_experts(random, spec.hidden_size, spec.experts[0], spec.experts[2])
+        if spec.model_type == "deepseek_v3":
+            layer = deepseek_layer(random, layer, index, spec.num_heads, spec.experts, spec.deepseek)
         weights.update({f"layers.{index}.{name}": values for name, values in layer.items()})
     weights["norm.weight"] = random.norm(spec.hidden_size)
     if not spec.tie_word_embeddings:
@@ -161,6 +166,8 @@ def target_config(spec: TargetSpec) -> dict[str, Any]:
         num_experts, per_token, width = spec.experts
         config.update(num_experts=num_experts, num_experts_per_tok=per_token, moe_intermediate_size=width)
         config.update(norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[])
+    if spec.model_type == "deepseek_v3":
+        config.update(deepseek_config(spec.experts, spec.deepseek), num_key_value_heads=spec.num_heads)
     if spec.model_type == "mistral":
         config["sliding_window"] = None
     elif spec.model_type == "qwen2":

@@ -37,5 +37,6 @@ DecoderConfig parse_qwen2(const JsonReader& config);
 DecoderConfig parse_qwen3(const JsonReader& config);
 DecoderConfig parse_qwen3_moe(const JsonReader& config);
 DecoderConfig parse_gpt_oss(const JsonReader& config);
+DecoderConfig parse_deepseek_v3(const JsonReader& config);
 
 }  // namespace eagle31rt

@@ -6,8 +6,11 @@ namespace eagle31rt {
 namespace {
 
 constexpr Family kFamilies[] = {
-    {"llama", parse_llama}, {"smollm", parse_llama},        {"mistral", parse_mistral}, {"qwen2", parse_qwen2},
-    {"qwen3", parse_qwen3}, {"qwen3_moe", parse_qwen3_moe}, {"gpt_oss", parse_gpt_oss},
+    {"llama", parse_llama},         {"smollm", parse_llama},
+    {"mistral", parse_mistral},     {"qwen2", parse_qwen2},
+    {"qwen3", parse_qwen3},         {"qwen3_moe", parse_qwen3_moe},
+    {"gpt_oss", parse_gpt_oss},     {"deepseek_v3", parse_deepseek_v3},
+    {"kimi_k2", parse_deepseek_v3},
 };
 
 }  // namespace
