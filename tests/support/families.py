@@ -109,6 +109,42 @@ def fused_expert_tensors(config: Config) -> Shapes:
     }
 
 
+def latent_attention_tensors(config: Config) -> Shapes:
+    hidden, heads, rank = config["hidden_size"], config["num_attention_heads"], config["kv_lora_rank"]
+    nope, rope, value = config["qk_nope_head_dim"], config["qk_rope_head_dim"], config["v_head_dim"]
+    query = heads * (nope + rope)
+    shapes: Shapes = {
+        "kv_a_proj_with_mqa.weight": (rank + rope, hidden),
+        "kv_a_layernorm.weight": (rank,),
+        "kv_b_proj.weight": (heads * (nope + value), rank),
+        "o_proj.weight": (hidden, heads * value),
+    }
+    if query_rank := config["q_lora_rank"]:
+        shapes["q_a_proj.weight"], shapes["q_a_layernorm.weight"] = (query_rank, hidden), (query_rank,)
+        shapes["q_b_proj.weight"] = (query, query_rank)
+    else:
+        shapes["q_proj.weight"] = (query, hidden)
+    return {f"self_attn.{name}": shape for name, shape in shapes.items()}
+
+
+def deepseek_tensors(config: Config) -> Shapes:
+    """Latent attention in every layer; after the first layers experts, some of them for every token."""
+    shared = {"intermediate_size": config["n_shared_experts"] * config["moe_intermediate_size"]}
+    experts = expert_tensors({**config, "num_experts": config["n_routed_experts"]})
+    experts["mlp.gate.e_score_correction_bias"] = (config["n_routed_experts"],)
+    for name, shape in mlp_tensors({**config, **shared}).items():
+        experts[name.replace("mlp.", "mlp.shared_experts.")] = shape
+    common = {**latent_attention_tensors(config), **layer_norms(config)}
+    return {
+        f"layers.{index}.{name}": shape
+        for index in range(config["num_hidden_layers"])
+        for name, shape in {
+            **common,
+            **(mlp_tensors(config) if index < config["first_k_dense_replace"] else experts),
+        }.items()
+    }
+
+
 def layer_norms(config: Config, *names: str) -> Shapes:
     return {
         f"{name}.weight": (config["hidden_size"],) for name in names or ("input_layernorm", "post_attention_layernorm")
@@ -135,6 +171,15 @@ _LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
+}
+_DEEPSEEK_YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 128,
 }
 
 FAMILIES: dict[str, Family] = {
@@ -195,6 +240,32 @@ FAMILIES: dict[str, Family] = {
         ({}, {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 4, "swiglu_limit": 7.0}),
         note="experts with clamped swiglu (bfloat16 or MXFP4), sinks, a sliding window in every second layer",
     ),
+    "deepseek_v3": Family(
+        {
+            "model_type": "deepseek_v3",
+            "num_key_value_heads": 4,
+            "head_dim": None,
+            "q_lora_rank": 24,
+            "kv_lora_rank": 32,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 16,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "n_group": 2,
+            "topk_group": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+            "scoring_func": "sigmoid",
+            "topk_method": "noaux_tc",
+        },
+        deepseek_tensors,
+        ({}, {"num_attention_heads": 2, "num_key_value_heads": 2, "v_head_dim": 24, "rope_scaling": _DEEPSEEK_YARN}),
+        note="latent attention; experts in groups, sigmoid scores, shared experts (`kimi_k2` is the same)",
+    ),
 }
 
 
@@ -241,7 +312,7 @@ def write_family(directory: Path, family: Family, seed: int = 1, shape: int = 0)
         intermediate_size=config["intermediate_size"],
         num_heads=config["num_attention_heads"],
         num_kv_heads=config["num_key_value_heads"],
-        head_dim=config["head_dim"],
+        head_dim=config.get("head_dim"),
         vocab_size=config["vocab_size"],
         max_position_embeddings=config["max_position_embeddings"],
         tie_word_embeddings=config["tie_word_embeddings"],
