@@ -73,7 +73,6 @@ class Engine::Impl {
   static DraftConfig read_draft_config(const std::string& directory, const DecoderConfig& target,
                                        const DraftOverrides& overrides);
   std::unique_ptr<EagleDraft> load_draft(const std::string& directory, const DraftConfig& config) const;
-  void choose_length(const DecoderConfig& target);
   void make_step_loop();
   std::unique_ptr<DeviceRunner> make_runner(EagleDraft* draft);
   std::unique_ptr<Drafter> make_drafter(EagleDraft& draft);

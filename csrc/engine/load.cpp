@@ -8,6 +8,7 @@
 #include "engine/config_check.h"
 #include "engine/engine_impl.h"
 #include "model/checkpoint.h"
+#include "model/config_checks.h"
 #include "ops/cuda_backend.h"
 #include "ops/ops.h"
 #include "spec/chain_drafter.h"
@@ -71,7 +72,7 @@ void Engine::Impl::load_models() {
   // The draft's config decides what the target captures, and a wrong draft should be refused before weights are read.
   std::optional<DraftConfig> draft_config;
   if (!config_.draft.empty()) draft_config = read_draft_config(config_.draft, target_config, draft_overrides());
-  choose_length(target_config);
+  max_model_len_ = serving_length(config_.max_model_len, target_config);
   weight_dtype_ = chosen_dtype(config_.dtype, target_config.dtype);
   kv_dtype_ = chosen_dtype(config_.kv_cache_dtype, weight_dtype_);
   DecoderWeights target_weights =
@@ -95,14 +96,6 @@ std::unique_ptr<EagleDraft> Engine::Impl::load_draft(const std::string& director
   DraftWeights weights =
       load_draft_weights(Checkpoint::open(directory), config, decoder_->config(), weight_dtype_, device_);
   return std::make_unique<EagleDraft>(config, std::move(weights), *decoder_, device_, max_model_len_);
-}
-
-void Engine::Impl::choose_length(const DecoderConfig& target) {
-  const int32_t model_limit = target.max_position_embeddings;
-  max_model_len_ = config_.max_model_len > 0 ? config_.max_model_len : model_limit;
-  E31_CHECK(max_model_len_ <= model_limit, kInvalidArgument, "max_model_len is ", max_model_len_,
-            "; the model's max_position_embeddings is ", model_limit);
-  E31_CHECK(max_model_len_ >= 2, kInvalidArgument, "max_model_len is ", max_model_len_, "; give 2 or more");
 }
 
 void Engine::Impl::make_step_loop() {

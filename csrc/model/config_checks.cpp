@@ -20,9 +20,12 @@ struct RefusedOption {
   const char* what;
 };
 
-constexpr RefusedOption kRefusedOptions[] = {
+constexpr RefusedOption kQuantised[] = {
     {"quantization_config", 0, "quantised weights"},
     {"compression_config", 0, "quantised weights"},
+};
+
+constexpr RefusedOption kRefusedOptions[] = {
     {"num_local_experts", 0, "mixture of experts"},
     {"num_experts", 0, "mixture of experts"},
     {"n_routed_experts", 0, "mixture of experts"},
@@ -42,23 +45,13 @@ constexpr RefusedOption kRefusedOptions[] = {
     {"attention_multiplier", 1, "a scaled attention"},
 };
 
-void refuse_sliding_window(const JsonReader& config, int32_t max_position_embeddings) {
-  if (const auto layer_types = config.texts("layer_types", kMaxLayerTypes)) {
-    for (const std::string& type : *layer_types) {
-      E31_CHECK(type == "full_attention", kUnsupported, config.source(), ": ", config.name("layer_types"), " holds ",
-                quote(type), "; only full_attention is supported");
-    }
-    return;
-  }
-  const auto use = config.boolean("use_sliding_window");
-  E31_CHECK(!use.value_or(false), kUnsupported, config.source(), ": ", config.name("use_sliding_window"),
-            " is true; a sliding window is not supported");
-  if (use || !config.has("sliding_window")) return;
-  const int32_t window = config.integer("sliding_window", 1, INT32_MAX);
-  E31_CHECK(window >= max_position_embeddings, kUnsupported, config.source(), ": ", config.name("sliding_window"),
-            " is ", window, ", below max_position_embeddings (", max_position_embeddings,
-            "); a sliding window is not supported. If prompt and output fit the window together, set it to null and "
-            "lower max_position_embeddings");
+void refuse_option(const JsonReader& config, const RefusedOption& option) {
+  const Json* value = config.find(option.key);
+  if (value == nullptr) return;
+  const bool off =
+      (value->is_boolean() && !value->get<bool>()) || (value->is_number() && value->get<double>() == option.neutral);
+  E31_CHECK(off, kUnsupported, config.source(), ": ", config.name(option.key), " is ", describe(*value), "; ",
+            option.what, " is not supported");
 }
 
 }  // namespace
@@ -86,24 +79,52 @@ LayerSizes parse_layer_sizes(const JsonReader& config, bool kv_heads_default) {
   return sizes;
 }
 
+void refuse_quantised(const JsonReader& config) {
+  for (const RefusedOption& option : kQuantised) refuse_option(config, option);
+}
+
+void refuse_sliding_window(const JsonReader& config, int32_t max_position_embeddings) {
+  if (const auto layer_types = config.texts("layer_types", kMaxLayerTypes)) {
+    for (const std::string& type : *layer_types) {
+      E31_CHECK(type == "full_attention", kUnsupported, config.source(), ": ", config.name("layer_types"), " holds ",
+                quote(type), "; only full_attention is supported");
+    }
+    return;
+  }
+  const auto use = config.boolean("use_sliding_window");
+  E31_CHECK(!use.value_or(false), kUnsupported, config.source(), ": ", config.name("use_sliding_window"),
+            " is true; a sliding window is not supported");
+  if (use || !config.has("sliding_window")) return;
+  const int32_t window = config.integer("sliding_window", 1, INT32_MAX);
+  E31_CHECK(window >= max_position_embeddings, kUnsupported, config.source(), ": ", config.name("sliding_window"),
+            " is ", window, ", below max_position_embeddings (", max_position_embeddings,
+            "); a sliding window is not supported. If prompt and output fit the window together, set it to null and "
+            "lower max_position_embeddings");
+}
+
 void refuse_unsupported_options(const JsonReader& config, int32_t max_position_embeddings,
                                 std::span<const char* const> understood) {
   const auto is_understood = [&](std::string_view key) {
     return std::find(understood.begin(), understood.end(), key) != understood.end();
   };
-  for (const RefusedOption& option : kRefusedOptions) {
-    if (is_understood(option.key)) continue;
-    const Json* value = config.find(option.key);
-    if (value == nullptr) continue;
-    const bool off =
-        (value->is_boolean() && !value->get<bool>()) || (value->is_number() && value->get<double>() == option.neutral);
-    E31_CHECK(off, kUnsupported, config.source(), ": ", config.name(option.key), " is ", describe(*value), "; ",
-              option.what, " is not supported");
+  for (const std::span<const RefusedOption> options : {std::span<const RefusedOption>(kQuantised), {kRefusedOptions}}) {
+    for (const RefusedOption& option : options) {
+      if (!is_understood(option.key)) refuse_option(config, option);
+    }
   }
   const std::string activation = config.text("hidden_act").value_or("silu");
   E31_CHECK(activation == "silu", kUnsupported, config.source(), ": ", config.name("hidden_act"), " is ",
             quote(activation), "; only \"silu\" is supported");
   if (!is_understood("sliding_window")) refuse_sliding_window(config, max_position_embeddings);
+}
+
+int32_t serving_length(int32_t max_model_len, const DecoderConfig& target) {
+  const int32_t limit = target.max_position_embeddings;
+  const int32_t length = max_model_len > 0 ? max_model_len : limit;
+  E31_CHECK(length <= limit, kInvalidArgument, "max_model_len is ", length, "; the model's max_position_embeddings is ",
+            limit);
+  E31_CHECK(length >= 2, kInvalidArgument, "max_model_len is ", length, "; give 2 or more");
+  return length;
 }
 
 DType parse_config_dtype(const JsonReader& config, DType fallback) {

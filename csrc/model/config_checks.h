@@ -31,6 +31,14 @@ LayerSizes parse_layer_sizes(const JsonReader& config, bool kv_heads_default);
 void refuse_unsupported_options(const JsonReader& config, int32_t max_position_embeddings,
                                 std::span<const char* const> understood = {});
 
+// Parts of the above, for callers that report them apart.
+void refuse_quantised(const JsonReader& config);
+void refuse_sliding_window(const JsonReader& config, int32_t max_position_embeddings);
+
+// The length to serve: max_model_len, or the target's own where that is 0. Throws Error(kInvalidArgument) for one that
+// the target's positions do not allow.
+int32_t serving_length(int32_t max_model_len, const DecoderConfig& target);
+
 // "dtype" (transformers 5) or "torch_dtype".
 DType parse_config_dtype(const JsonReader& config, DType fallback);
 

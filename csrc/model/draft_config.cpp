@@ -5,6 +5,7 @@
 #include "model/capture_layers.h"
 #include "model/config.h"
 #include "model/config_checks.h"
+#include "model/draft_checks.h"
 #include "model/json_reader.h"
 #include "model/rope_config.h"
 
@@ -87,14 +88,7 @@ void require_flag(const std::optional<JsonReader>& reader, const char* key, bool
        " is not supported");
 }
 
-void refuse_unsupported_draft(const DraftFile& file) {
-  refuse_architecture(file);
-  refuse_not_a_draft(file);
-  require_flag(file.eagle, "use_aux_hidden_state", true, "a draft fed by the last hidden state only (EAGLE-1 input)");
-  require_flag(file.eagle, "use_input_layernorm_in_first_layer", true, "a draft without input_layernorm");
-  require_flag(file.eagle, "use_last_layernorm", true, "a draft without a final norm");
-  require_flag(file.eagle, "use_mtp_layernorm", false, "an extra MTP norm");
-  require_flag(file.eagle, "eh_proj_before_attn", false, "a projection before the attention");
+void refuse_parallel_drafting(const DraftFile& file) {
   require_flag(file.top, "parallel_drafting", false, "P-EAGLE (parallel drafting)");
   for (const char* key : {"mask_token_id", "pard_token", "ptd_token_id"}) {
     E31_CHECK(!file.top.has(key), kUnsupported, file.top.source(), ": ", file.top.name(key), " is ",
@@ -104,57 +98,108 @@ void refuse_unsupported_draft(const DraftFile& file) {
   E31_CHECK(file.eagle->number_or("parallel_draft_step", 1, 0, 1e6) <= 1, kUnsupported, file.eagle->source(), ": ",
             file.eagle->name("parallel_draft_step"), " is ", file.eagle->value("parallel_draft_step"),
             "; parallel drafting is not supported");
-  E31_CHECK(!file.eagle->has("layer_ids"), kUnsupported, file.eagle->source(), ": ", file.eagle->name("layer_ids"),
-            " is not supported; use ", kLayerIds);
 }
+
+// What rules of their own say.
+constexpr const char* kOtherRules[] = {"quantization_config", "compression_config", "sliding_window"};
+
+void refuse_graph_options(const DraftFile& file, int32_t max_positions) {
+  require_flag(file.eagle, "use_aux_hidden_state", true, "a draft fed by the last hidden state only (EAGLE-1 input)");
+  require_flag(file.eagle, "use_input_layernorm_in_first_layer", true, "a draft without input_layernorm");
+  require_flag(file.eagle, "use_last_layernorm", true, "a draft without a final norm");
+  require_flag(file.eagle, "use_mtp_layernorm", false, "an extra MTP norm");
+  require_flag(file.eagle, "eh_proj_before_attn", false, "a projection before the attention");
+  if (file.eagle) {
+    E31_CHECK(!file.eagle->has("layer_ids"), kUnsupported, file.eagle->source(), ": ", file.eagle->name("layer_ids"),
+              " is not supported; use ", kLayerIds);
+  }
+  refuse_unsupported_options(file.top, max_positions, kOtherRules);
+  if (file.speculators) refuse_unsupported_options(file.layer, max_positions, kOtherRules);
+}
+
+struct Switch {
+  bool value = false;
+  std::string origin = "default";
+};
 
 // A switch under two names, which must agree if both are there.
-bool switch_of(const JsonReader& first, const char* key, const std::optional<JsonReader>& second, const char* alias) {
-  const bool value = first.boolean_or(key, false);
-  if (!second || !second->has(alias)) return value;
+Switch switch_of(const JsonReader& first, const char* key, const std::optional<JsonReader>& second, const char* alias) {
+  Switch result;
+  if (first.has(key)) result = {first.boolean_or(key, false), first.name(key)};
+  if (!second || !second->has(alias)) return result;
   const bool other = second->boolean_or(alias, false);
-  E31_CHECK(!first.has(key) || value == other, kCheckpoint, first.source(), ": ", first.name(key), " is ",
+  E31_CHECK(!first.has(key) || result.value == other, kCheckpoint, first.source(), ": ", first.name(key), " is ",
             first.value(key), " but ", second->name(alias), " is ", second->value(alias), "; make them equal");
-  return other;
+  return {other, second->name(alias)};
 }
 
-void parse_switches(const DraftFile& file, const std::string& feedback, DraftConfig& result) {
+void parse_switches(const DraftFile& file, DraftConfig& result, Findings& findings) {
   const JsonReader& top = file.top;
-  result.fc_norm = switch_of(top, "fc_norm", top, "use_aux_norm");
-  result.norm_output = switch_of(top, "norm_output", file.eagle, "return_hidden_post_norm");
-  result.norm_before_fc = switch_of(top, "norm_before_fc", file.eagle, "norm_before_fc");
+  const auto set = [&](const char* name, bool& field, const Switch& found) {
+    field = found.value;
+    findings.resolved(name, field ? "true" : "false", found.origin);
+  };
+  set("fc_norm", result.fc_norm, switch_of(top, "fc_norm", top, "use_aux_norm"));
+  set("norm_before_fc", result.norm_before_fc, switch_of(top, "norm_before_fc", file.eagle, "norm_before_fc"));
+  set("norm_output", result.norm_output, switch_of(top, "norm_output", file.eagle, "return_hidden_post_norm"));
+  set("bias", result.fc_bias, switch_of(top, "bias", std::nullopt, ""));
   E31_CHECK(
       !(result.norm_before_fc && result.fc_norm), kCheckpoint, top.source(),
       ": norm_before_fc and fc_norm are both true; engines disagree on what that means, keep the one the draft was "
       "trained with");
+}
+
+void parse_norm_before_residual(const DraftFile& file, DraftConfig& result, Findings& findings) {
   // speculators' own default changed between versions, and vLLM's differs from it.
   E31_CHECK(
-      !file.speculators || top.has("norm_before_residual"), kCheckpoint, top.source(),
+      !file.speculators || file.top.has("norm_before_residual"), kCheckpoint, file.top.source(),
       " lacks \"norm_before_residual\", whose default differs between versions of speculators; write true or false "
       "into the file");
-  result.norm_before_residual = top.boolean_or("norm_before_residual", false);
+  const Switch found = switch_of(file.top, "norm_before_residual", std::nullopt, "");
+  result.norm_before_residual = found.value;
+  findings.resolved("norm_before_residual", found.value ? "true" : "false", found.origin);
+}
+
+void parse_feedback(const std::string& feedback, DraftConfig& result, Findings& findings) {
   E31_CHECK(feedback == "auto" || feedback == "pre" || feedback == "post", kInvalidArgument, "feedback is ",
             quote(feedback), "; give auto, pre or post");
   if (feedback != "auto") result.norm_output = feedback == "post";
+  findings.resolved("feedback", result.norm_output ? "post" : "pre", feedback == "auto" ? "norm_output" : "override");
 }
 
-void parse_sizes(const DraftFile& file, const DecoderConfig& target, DraftConfig& result) {
+void parse_layer(const DraftFile& file, const DecoderConfig& target, DraftConfig& result, int32_t& max_positions) {
+  max_positions = file.layer.integer_or("max_position_embeddings", max_positions, 1, kMaxPositionEmbeddings);
   const LayerSizes sizes = parse_layer_sizes(file.layer, /*kv_heads_default=*/true);
   result.hidden_size = sizes.hidden_size;
   result.intermediate_size = sizes.intermediate_size;
   result.num_heads = sizes.num_heads;
   result.num_kv_heads = sizes.num_kv_heads;
   result.head_dim = sizes.head_dim;
-  const JsonReader& top = file.top;
+  result.target_hidden_size = target.hidden_size;
+  result.rms_norm_eps = static_cast<float>(file.layer.number_or("rms_norm_eps", 1e-6, 1e-30, 1.0));
+  result.qkv_bias = file.layer.boolean_or("attention_bias", false);
+  result.mlp_bias = file.layer.boolean_or("mlp_bias", false);
+  result.tie_word_embeddings = file.top.boolean_or("tie_word_embeddings", false);
+}
+
+void parse_vocabulary(const DraftFile& file, const DecoderConfig& target, DraftConfig& result) {
   result.vocab_size = file.layer.integer("vocab_size", 1, kMaxVocabSize);
   E31_CHECK(result.vocab_size == target.vocab_size, kCheckpoint, file.layer.source(), ": ",
             file.layer.name("vocab_size"), " is ", result.vocab_size, ", but the target has ", target.vocab_size,
             "; the draft was made for another model");
+}
+
+void parse_target_hidden_size(const DraftFile& file, const DecoderConfig& target, DraftConfig& result) {
+  const JsonReader& top = file.top;
   result.target_hidden_size = top.integer_or("target_hidden_size", result.hidden_size, 1, kMaxHiddenSize);
   E31_CHECK(result.target_hidden_size == target.hidden_size, kCheckpoint, top.source(), ": ",
             top.has("target_hidden_size") ? "\"target_hidden_size\"" : "the hidden size", " is ",
             result.target_hidden_size, ", but the target has ", target.hidden_size,
             "; the draft was made for another model");
+}
+
+void parse_draft_vocabulary(const DraftFile& file, DraftConfig& result, Findings& findings) {
+  const JsonReader& top = file.top;
   const auto draft_vocab = [&](const char* key, int32_t fallback) {
     return top.integer_or(key, fallback, 1, result.vocab_size);
   };
@@ -162,6 +207,10 @@ void parse_sizes(const DraftFile& file, const DecoderConfig& target, DraftConfig
   result.draft_vocab_size = draft_vocab("draft_vocab_size", truncated);
   E31_CHECK(result.draft_vocab_size == truncated, kCheckpoint, top.source(), ": \"draft_vocab_size\" is ",
             result.draft_vocab_size, " but \"truncated_vocab_size\" is ", truncated, "; keep one");
+  const char* keys[] = {"draft_vocab_size", "truncated_vocab_size"};
+  const auto key = std::find_if(std::begin(keys), std::end(keys), [&](const char* name) { return top.has(name); });
+  findings.resolved("draft_vocab_size", std::to_string(result.draft_vocab_size),
+                    key == std::end(keys) ? "default: the target's" : top.name(*key));
 }
 
 CaptureRequest capture_request(const DraftFile& file) {
@@ -183,32 +232,59 @@ CaptureRequest capture_request(const DraftFile& file) {
   return request;
 }
 
+void parse_capture_layers(const DraftFile& file, const DecoderConfig& target, const DraftOverrides& overrides,
+                          DraftConfig& result, Findings& findings) {
+  const CaptureLayers capture =
+      resolve_capture_layers(capture_request(file), target.num_layers, overrides, file.top.source());
+  result.capture_layers = capture.layers;
+  result.capture_rule = capture.rule;
+  findings.resolved("capture_layers", describe(Json(capture.layers)), capture.rule);
+}
+
 }  // namespace
 
 DraftConfig parse_draft_config(const std::string& config_json, const DecoderConfig& target,
-                               const DraftOverrides& overrides, const std::string& source) {
-  const Json root = parse_json_object(config_json, source);
-  const DraftFile file = open_file(root, source);
-  refuse_unsupported_draft(file);
-  const int32_t max_positions =
-      file.layer.integer_or("max_position_embeddings", target.max_position_embeddings, 1, kMaxPositionEmbeddings);
-  refuse_unsupported_options(file.top, max_positions);
-  if (file.speculators) refuse_unsupported_options(file.layer, max_positions);
-
+                               const DraftOverrides& overrides, const std::string& source, Findings& findings) {
   DraftConfig result;
-  parse_sizes(file, target, result);
-  parse_switches(file, overrides.feedback, result);
-  result.rms_norm_eps = static_cast<float>(file.layer.number_or("rms_norm_eps", 1e-6, 1e-30, 1.0));
-  result.qkv_bias = file.layer.boolean_or("attention_bias", false);
-  result.mlp_bias = file.layer.boolean_or("mlp_bias", false);
-  result.fc_bias = file.top.boolean_or("bias", false);
-  result.tie_word_embeddings = file.top.boolean_or("tie_word_embeddings", false);
-  result.rope = parse_rope_config(file.layer, result.head_dim, max_positions);
-  result.dtype = parse_config_dtype(file.top, parse_config_dtype(file.layer, target.dtype));
-  const CaptureLayers capture = resolve_capture_layers(capture_request(file), target.num_layers, overrides, source);
-  result.capture_layers = capture.layers;
-  result.capture_rule = capture.rule;
+  Json root;
+  std::optional<DraftFile> opened;
+  const bool readable = findings.check(Rule::kDraftFormat, [&] {
+    root = parse_json_object(config_json, source);
+    opened = open_file(root, source);
+  });
+  if (!readable) return result;
+  const DraftFile& file = *opened;
+  int32_t max_positions = target.max_position_embeddings;
+  findings.check(Rule::kArchitecture, [&] { refuse_architecture(file); });
+  findings.check(Rule::kWholeModel, [&] { refuse_not_a_draft(file); });
+  findings.check(Rule::kParallelDrafting, [&] { refuse_parallel_drafting(file); });
+  findings.check(Rule::kLayerSizes, [&] { parse_layer(file, target, result, max_positions); });
+  findings.check(Rule::kQuantised, [&] {
+    refuse_quantised(file.top);
+    refuse_quantised(file.layer);
+  });
+  findings.check(Rule::kGraphOptions, [&] { refuse_graph_options(file, max_positions); });
+  findings.check(Rule::kSlidingWindow, [&] {
+    refuse_sliding_window(file.top, max_positions);
+    refuse_sliding_window(file.layer, max_positions);
+  });
+  findings.check(Rule::kVocabulary, [&] { parse_vocabulary(file, target, result); });
+  findings.check(Rule::kHiddenSize, [&] { parse_target_hidden_size(file, target, result); });
+  findings.check(Rule::kDraftVocabulary, [&] { parse_draft_vocabulary(file, result, findings); });
+  findings.check(Rule::kSwitches, [&] { parse_switches(file, result, findings); });
+  findings.check(Rule::kNormBeforeResidual, [&] { parse_norm_before_residual(file, result, findings); });
+  findings.check(Rule::kFeedback, [&] { parse_feedback(overrides.feedback, result, findings); });
+  findings.check(Rule::kRope, [&] { result.rope = parse_rope_config(file.layer, result.head_dim, max_positions); });
+  findings.check(Rule::kDtype,
+                 [&] { result.dtype = parse_config_dtype(file.top, parse_config_dtype(file.layer, target.dtype)); });
+  findings.check(Rule::kLayerIds, [&] { parse_capture_layers(file, target, overrides, result, findings); });
   return result;
+}
+
+DraftConfig parse_draft_config(const std::string& config_json, const DecoderConfig& target,
+                               const DraftOverrides& overrides, const std::string& source) {
+  Findings findings;
+  return parse_draft_config(config_json, target, overrides, source, findings);
 }
 
 }  // namespace eagle31rt

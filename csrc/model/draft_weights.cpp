@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "model/draft_checks.h"
 #include "model/weight_loader.h"
 #include "model/weights.h"
 
@@ -12,6 +13,8 @@ namespace {
 constexpr const char* kLayer = "layers.0.";
 constexpr const char* kDraftToTarget = "d2t";
 constexpr const char* kTargetToDraft = "t2d";
+constexpr const char* kEmbedding = "embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
 
 // Spellings: a leading "model.", SpecForge's "midlayer.", SGLang's older names of the chunk norms.
 std::string canonical_name(const std::string& file_name) {
@@ -24,31 +27,22 @@ std::string canonical_name(const std::string& file_name) {
   return name;
 }
 
+// A tensor whose name tells that the draft is of another kind.
+void refuse_tensor(const CanonicalNames& names, const char* part, const char* why) {
+  const TensorEntry* entry = names.find_containing(part);
+  E31_CHECK(entry == nullptr, kUnsupported, names.checkpoint().directory(), ": tensor ", quote(entry->name),
+            " belongs to ", why, ", which is not supported");
+}
+
 void refuse_other_architectures(const CanonicalNames& names) {
-  struct Refused {
-    const char* part;
-    const char* why;
-  };
-  static constexpr Refused kRefused[] = {
-      {"mask_hidden", "P-EAGLE (parallel drafting)"},
-      {"self_attn.q_norm.", "a draft with norms of query and key (the qwen3 graph)"},
-      {"self_attn.k_norm.", "a draft with norms of query and key (the qwen3 graph)"},
-      {"q_a_proj.", "a draft with multi-head latent attention"},
-      {"kv_a_proj", "a draft with multi-head latent attention"},
-      {"weight_scale", "a quantised draft"},
-  };
-  const std::string& source = names.checkpoint().directory();
-  for (const Refused& refused : kRefused) {
-    const TensorEntry* entry = names.find_containing(refused.part);
-    E31_CHECK(entry == nullptr, kUnsupported, source, ": tensor ", quote(entry->name), " belongs to ", refused.why,
-              ", which is not supported");
+  for (const char* part : {"self_attn.q_norm.", "self_attn.k_norm."}) {
+    refuse_tensor(names, part, "a draft with norms of query and key (the qwen3 graph)");
   }
+  for (const char* part : {"q_a_proj.", "kv_a_proj"})
+    refuse_tensor(names, part, "a draft with multi-head latent attention");
   const TensorEntry* second_layer = names.find_containing("layers.1.");
-  const bool has_fc = names.find("fc.weight") != nullptr;
-  E31_CHECK(has_fc, kCheckpoint, source, " is not an EAGLE draft: it has no fc.weight",
-            second_layer != nullptr ? " and more than one layer, so it looks like a whole model" : "",
-            "; give a checkpoint made for this target");
-  E31_CHECK(second_layer == nullptr, kUnsupported, source, ": tensor ", quote(second_layer->name),
+  E31_CHECK(second_layer == nullptr || names.find("fc.weight") == nullptr, kUnsupported, names.checkpoint().directory(),
+            ": tensor ", quote(second_layer->name),
             " belongs to a second layer; drafts of more than one layer are not supported");
 }
 
@@ -63,6 +57,9 @@ void check_switch(const CanonicalNames& names, bool on, const char* key, const c
 
 void check_fc(const CanonicalNames& names, const DraftConfig& config) {
   const std::string& source = names.checkpoint().directory();
+  E31_CHECK(names.find("fc.weight") != nullptr, kCheckpoint, source, " is not an EAGLE draft: it has no fc.weight",
+            names.find_containing("layers.1.") ? " and more than one layer, so it looks like a whole model" : "",
+            "; give a checkpoint made for this target");
   const TensorEntry& fc = *names.find("fc.weight");
   const TensorEntry* query = names.find("layers.0.self_attn.q_proj.weight");
   E31_CHECK(fc.shape.size() == 2, kCheckpoint, source, ": tensor ", quote(fc.name), " has shape ", fc.shape_string(),
@@ -90,7 +87,7 @@ int64_t read_integer(const TensorEntry& entry, int64_t index) {
 }
 
 // d2t holds offsets: target id = i + d2t[i], strictly ascending.
-std::vector<int32_t> read_draft_to_target(CanonicalNames& names, const DraftConfig& config) {
+std::vector<int32_t> read_draft_to_target(const CanonicalNames& names, const DraftConfig& config) {
   const std::string& source = names.checkpoint().directory();
   const TensorEntry* entry = names.find(kDraftToTarget);
   if (entry == nullptr) {
@@ -116,13 +113,13 @@ std::vector<int32_t> read_draft_to_target(CanonicalNames& names, const DraftConf
     targets.push_back(target);
   }
   names.checkpoint().release_pages(*entry);
-  names.erase(kDraftToTarget);
   if (config.draft_vocab_size == config.vocab_size) targets.clear();  // strictly ascending over all of V: the identity
   return targets;
 }
 
 // t2d is redundant; that it agrees with d2t shows that d2t holds offsets and not absolute ids.
-void check_target_to_draft(CanonicalNames& names, const DraftConfig& config, const std::vector<int32_t>& targets) {
+void check_target_to_draft(const CanonicalNames& names, const DraftConfig& config,
+                           const std::vector<int32_t>& targets) {
   const TensorEntry* entry = names.find(kTargetToDraft);
   if (entry == nullptr) return;
   const std::string& source = names.checkpoint().directory();
@@ -140,29 +137,36 @@ void check_target_to_draft(CanonicalNames& names, const DraftConfig& config, con
               ", which \"t2d\" leaves out; does d2t hold absolute ids instead of offsets?");
   }
   names.checkpoint().release_pages(*entry);
-  names.erase(kTargetToDraft);
+}
+
+bool same_width(const DraftConfig& config) { return config.hidden_size == config.target_hidden_size; }
+
+void check_embedding(const CanonicalNames& names, const DraftConfig& config) {
+  E31_CHECK(names.find(kEmbedding) != nullptr || same_width(config), kCheckpoint, names.checkpoint().directory(),
+            " lacks tensor \"embed_tokens.weight\": the draft's hidden size ", config.hidden_size,
+            " differs from the target's ", config.target_hidden_size, ", so the target's embedding cannot be shared");
+}
+
+void check_head(const CanonicalNames& names, const DraftConfig& config) {
+  const std::string& source = names.checkpoint().directory();
+  if (names.find(kHead) != nullptr) return;
+  E31_CHECK(same_width(config) && config.draft_vocab_size == config.vocab_size, kCheckpoint, source,
+            " lacks tensor \"lm_head.weight\": the target's head can be shared only with its vocabulary (",
+            config.vocab_size, ", the draft has ", config.draft_vocab_size, ") and its hidden size (",
+            config.target_hidden_size, ", the draft has ", config.hidden_size, ")");
+  E31_CHECK(names.find(kEmbedding) == nullptr || !config.tie_word_embeddings, kUnsupported, source,
+            ": a head tied to the draft's own embedding (tie_word_embeddings = true) is not supported; store it as "
+            "lm_head.weight");
 }
 
 void add_embedding_and_head(WeightLoader& loader, const CanonicalNames& names, const DraftConfig& config,
                             DraftWeights& weights) {
-  const std::string& source = names.checkpoint().directory();
-  const bool own_embedding = names.find("embed_tokens.weight") != nullptr;
-  const bool own_head = names.find("lm_head.weight") != nullptr;
-  const bool same_width = config.hidden_size == config.target_hidden_size;
-  E31_CHECK(own_embedding || same_width, kCheckpoint, source,
-            " lacks tensor \"embed_tokens.weight\": the draft's hidden size ", config.hidden_size,
-            " differs from the target's ", config.target_hidden_size, ", so the target's embedding cannot be shared");
-  E31_CHECK(own_head || (same_width && config.draft_vocab_size == config.vocab_size), kCheckpoint, source,
-            " lacks tensor \"lm_head.weight\": the target's head can be shared only with its vocabulary (",
-            config.vocab_size, ", the draft has ", config.draft_vocab_size, ") and its hidden size (",
-            config.target_hidden_size, ", the draft has ", config.hidden_size, ")");
-  E31_CHECK(own_head || !own_embedding || !config.tie_word_embeddings, kUnsupported, source,
-            ": a head tied to the draft's own embedding (tie_word_embeddings = true) is not supported; store it as "
-            "lm_head.weight");
-  if (own_embedding) {
-    loader.add_matrix(weights.embedding, {{"embed_tokens.weight", config.vocab_size}}, config.hidden_size);
+  if (names.find(kEmbedding) != nullptr) {
+    loader.add_matrix(weights.embedding, {{kEmbedding, config.vocab_size}}, config.hidden_size);
   }
-  if (own_head) loader.add_matrix(weights.head, {{"lm_head.weight", config.draft_vocab_size}}, config.hidden_size);
+  if (names.find(kHead) != nullptr) {
+    loader.add_matrix(weights.head, {{kHead, config.draft_vocab_size}}, config.hidden_size);
+  }
 }
 
 void add_fusion(WeightLoader& loader, const DraftConfig& config, DraftWeights& weights) {
@@ -178,29 +182,8 @@ void add_fusion(WeightLoader& loader, const DraftConfig& config, DraftWeights& w
   loader.add_vector(weights.fc_norm, std::move(chunks));
 }
 
-}  // namespace
-
-int64_t DraftWeights::num_bytes() const {
-  return fc.num_bytes() + embedding.num_bytes() + head.num_bytes() + vector_bytes(fc_bias) + vector_bytes(fc_norm) +
-         vector_bytes(final_norm) + layer_bytes(layer) + static_cast<int64_t>(draft_to_target.size() * sizeof(int32_t));
-}
-
-DraftWeights load_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, const DecoderConfig& target,
-                                DType dtype, Device& device) {
-  E31_INVARIANT(config.target_hidden_size == target.hidden_size && config.vocab_size == target.vocab_size);
-  CanonicalNames names(checkpoint, canonical_name);
-  refuse_other_architectures(names);
-  check_switch(names, config.fc_norm, "fc_norm", "fc_norm.");
-  check_switch(names, config.norm_before_fc, "norm_before_fc", "input_norm.");
-  check_switch(names, config.fc_bias, "bias", "fc.bias");
-  check_fc(names, config);
-
-  DraftWeights weights;
-  weights.dtype = dtype;
-  weights.draft_to_target = read_draft_to_target(names, config);
-  check_target_to_draft(names, config, weights.draft_to_target);
-  weights.device_draft_to_target = DeviceArray<int32_t>(device, weights.draft_to_target);
-  WeightLoader loader(names, dtype, device);
+// What the graph of the config is made of.
+void add_graph(WeightLoader& loader, const CanonicalNames& names, const DraftConfig& config, DraftWeights& weights) {
   add_fusion(loader, config, weights);
   add_embedding_and_head(loader, names, config, weights);
   add_layer(loader, weights.layer,
@@ -216,6 +199,60 @@ DraftWeights load_draft_weights(const Checkpoint& checkpoint, const DraftConfig&
             kLayer);
   loader.add_vector(weights.layer.hidden_norm, {{"layers.0.hidden_norm.weight", config.hidden_size}});
   loader.add_vector(weights.final_norm, {{"norm.weight", config.hidden_size}});
+}
+
+// Checks the tensors against the config. Afterwards names holds those of the graph only.
+void check_tensors(CanonicalNames& names, const DraftConfig& config, std::vector<int32_t>& draft_to_target,
+                   Findings& findings) {
+  findings.check(Rule::kParallelDrafting, [&] { refuse_tensor(names, "mask_hidden", "P-EAGLE (parallel drafting)"); });
+  findings.check(Rule::kQuantised, [&] { refuse_tensor(names, "weight_scale", "a quantised draft"); });
+  findings.check(Rule::kArchitecture, [&] { refuse_other_architectures(names); });
+  findings.check(Rule::kSwitchTensors, [&] {
+    check_switch(names, config.fc_norm, "fc_norm", "fc_norm.");
+    check_switch(names, config.norm_before_fc, "norm_before_fc", "input_norm.");
+    check_switch(names, config.fc_bias, "bias", "fc.bias");
+  });
+  findings.check(Rule::kFusion, [&] { check_fc(names, config); });
+  findings.check(Rule::kDraftToTarget, [&] { draft_to_target = read_draft_to_target(names, config); });
+  findings.check(Rule::kTargetToDraft, [&] { check_target_to_draft(names, config, draft_to_target); });
+  names.erase(kDraftToTarget);
+  names.erase(kTargetToDraft);
+  findings.check(Rule::kEmbedding, [&] { check_embedding(names, config); });
+  findings.check(Rule::kHead, [&] { check_head(names, config); });
+  DraftWeights weights;
+  WeightLoader loader(names, config.dtype, cpu_device());
+  add_graph(loader, names, config, weights);
+  findings.check(Rule::kTensorShapes, [&] { loader.check_shapes(); });
+  findings.check(Rule::kTensorsMissing, [&] { loader.check_missing(); });
+  findings.check(Rule::kTensorsUnused, [&] { loader.check_unused(); });
+}
+
+}  // namespace
+
+int64_t DraftWeights::num_bytes() const {
+  return fc.num_bytes() + embedding.num_bytes() + head.num_bytes() + vector_bytes(fc_bias) + vector_bytes(fc_norm) +
+         vector_bytes(final_norm) + layer_bytes(layer) + static_cast<int64_t>(draft_to_target.size() * sizeof(int32_t));
+}
+
+void check_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, Findings& findings) {
+  std::optional<CanonicalNames> names;
+  findings.check(Rule::kTensorNames, [&] { names.emplace(checkpoint, canonical_name); });
+  std::vector<int32_t> draft_to_target;
+  if (names) check_tensors(*names, config, draft_to_target, findings);
+}
+
+DraftWeights load_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, const DecoderConfig& target,
+                                DType dtype, Device& device) {
+  E31_INVARIANT(config.target_hidden_size == target.hidden_size && config.vocab_size == target.vocab_size);
+  Findings findings;
+  std::optional<CanonicalNames> names;
+  findings.check(Rule::kTensorNames, [&] { names.emplace(checkpoint, canonical_name); });
+  DraftWeights weights;
+  weights.dtype = dtype;
+  check_tensors(*names, config, weights.draft_to_target, findings);
+  weights.device_draft_to_target = DeviceArray<int32_t>(device, weights.draft_to_target);
+  WeightLoader loader(*names, dtype, device);
+  add_graph(loader, *names, config, weights);
   loader.run();
   return weights;
 }

@@ -92,34 +92,44 @@ void WeightLoader::add_vector(Vector& destination, std::vector<TensorPart> parts
   vectors_.push_back({&destination, std::move(parts)});
 }
 
-void WeightLoader::check() const {
-  const std::string& source = names_.checkpoint().directory();
-  std::set<std::string> wanted;
-  std::vector<std::string> missing, unused;
-  const auto visit = [&](const TensorPart& part, const std::vector<int64_t>& shape) {
-    const RowSource::Tensor own{part.name, shape};
-    for (const RowSource::Tensor& tensor : part.source == nullptr ? std::vector{own} : part.source->tensors()) {
-      const bool is_new = wanted.insert(tensor.name).second;
-      const TensorEntry* entry = names_.find(tensor.name);
-      if (entry != nullptr) {
-        check_entry(*entry, tensor, source);
-      } else if (is_new) {
-        missing.push_back(tensor.name);
-      }
-    }
+void WeightLoader::for_each_tensor(const std::function<void(const RowSource::Tensor&)>& visit) const {
+  const auto visit_part = [&](const TensorPart& part, const std::vector<int64_t>& shape) {
+    if (part.source == nullptr) return visit({part.name, shape});
+    for (const RowSource::Tensor& tensor : part.source->tensors()) visit(tensor);
   };
   for (const MatrixPlan& plan : matrices_) {
-    for (const TensorPart& part : plan.parts) visit(part, {part.rows, plan.columns});
+    for (const TensorPart& part : plan.parts) visit_part(part, {part.rows, plan.columns});
   }
   for (const VectorPlan& plan : vectors_) {
-    for (const TensorPart& part : plan.parts) visit(part, {part.rows});
+    for (const TensorPart& part : plan.parts) visit_part(part, {part.rows});
   }
-  E31_CHECK(missing.empty(), kCheckpoint, source, " lacks the tensor(s) ", list_names(missing),
+}
+
+void WeightLoader::check_shapes() const {
+  for_each_tensor([&](const RowSource::Tensor& tensor) {
+    const TensorEntry* entry = names_.find(tensor.name);
+    if (entry != nullptr) check_entry(*entry, tensor, names_.checkpoint().directory());
+  });
+}
+
+void WeightLoader::check_missing() const {
+  std::vector<std::string> missing;
+  std::set<std::string> seen;
+  for_each_tensor([&](const RowSource::Tensor& tensor) {
+    if (names_.find(tensor.name) == nullptr && seen.insert(tensor.name).second) missing.push_back(tensor.name);
+  });
+  E31_CHECK(missing.empty(), kCheckpoint, names_.checkpoint().directory(), " lacks the tensor(s) ", list_names(missing),
             " (with or without the prefix \"model.\"); it is incomplete, or config.json is that of another model");
+}
+
+void WeightLoader::check_unused() const {
+  std::set<std::string> wanted;
+  for_each_tensor([&](const RowSource::Tensor& tensor) { wanted.insert(tensor.name); });
+  std::vector<std::string> unused;
   for (const auto& [name, entry] : names_.tensors()) {
     if (!wanted.contains(name)) unused.push_back(entry->name);
   }
-  E31_CHECK(unused.empty(), kCheckpoint, source,
+  E31_CHECK(unused.empty(), kCheckpoint, names_.checkpoint().directory(),
             " has tensor(s) that config.json does not ask for: ", list_names(unused),
             "; the model has a part that would be ignored, so it is refused");
 }
@@ -232,7 +242,9 @@ void WeightLoader::allocate_matrices() const {
 }
 
 void WeightLoader::run() {
-  check();
+  check_shapes();
+  check_missing();
+  check_unused();
   allocate_matrices();
   if (device_.is_host()) {
     for (const MatrixPlan& plan : matrices_) load_in_place(plan);

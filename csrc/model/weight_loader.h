@@ -68,6 +68,10 @@ class WeightLoader {
   // Parts are stacked in order. Destinations must stay in place until run().
   void add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns);
   void add_vector(Vector& destination, std::vector<TensorPart> parts);
+  // Each throws Error(kCheckpoint), or Error(kUnsupported) for a dtype, and reads headers only.
+  void check_shapes() const;   // of the tensors that are there
+  void check_missing() const;  // none of those added
+  void check_unused() const;   // none beside those added
   // Checks that the checkpoint holds exactly what was added, then loads it.
   void run();
 
@@ -82,7 +86,7 @@ class WeightLoader {
     std::vector<TensorPart> parts;
   };
 
-  void check() const;
+  void for_each_tensor(const std::function<void(const RowSource::Tensor&)>& visit) const;
   void allocate_matrices() const;
   std::vector<const TensorEntry*> entries_of(const TensorPart& part) const;
   int64_t write_rows(PackedWeight& destination, int64_t row, const TensorPart& part, int64_t first, int64_t count,
