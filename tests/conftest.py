@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from support.device import Simulator, load_simulator, simulator_modes
 if TYPE_CHECKING:
     from eagle31rt.demo_model import DemoPair
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is first imported; the suite needs no network
 _DEV_PACKAGES = ("torch", "transformers")
 _SIMULATOR = pytest.StashKey[Simulator | None]()
 

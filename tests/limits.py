@@ -36,7 +36,6 @@ _EXAMPLES: dict[str, Any] = {
     "load_format": "gguf",
     "config_format": "mistral",
     "hf_overrides": {"rope_theta": 1e6},
-    "revision": "main",
     "tokenizer_mode": "mistral",
     "model_impl": "transformers",
     "distributed_executor_backend": "ray",

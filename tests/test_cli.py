@@ -184,8 +184,11 @@ def test_help_lists_what_exists(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "--model", "MODEL", "--prompt", "a", "--max-tokens", "0"], "SamplingParams.max_tokens"),
         (["generate", "--model", "MODEL", "--prompt", "a", "--temperature", "nan"], "SamplingParams.temperature"),
         (["generate", "--model", "MODEL", "--prompt", "a", "--threads", "0"], "num_threads must be a positive integer"),
-        (["generate", "--model", "no/where", "--prompt", "a"], "there is no directory 'no/where'"),
-        (["generate", "--model", "MODEL", "--draft", "no/where", "--prompt", "a"], "there is no directory 'no/where'"),
+        (["generate", "--model", "./no/where", "--prompt", "a"], "there is no directory './no/where'"),
+        (
+            ["generate", "--model", "MODEL", "--draft", "./no/where", "--prompt", "a"],
+            "there is no directory './no/where'",
+        ),
         (["generate", "--model", "MODEL", "--prompt", "a", "--num-speculative-tokens", "2"], "needs --draft"),
         (["generate", "--model", "MODEL", "--prompt", "a" * 600], "prompt 0: "),
         (["generate", "--model", "MODEL", "--prompt-file", "FOLDER/missing.jsonl"], "missing.jsonl"),

@@ -18,7 +18,8 @@ from support.tensors import rounded
 from support.tiny_gguf import write_tiny_gguf
 
 from eagle31rt import LLM, SamplingParams, demo_model
-from eagle31rt.demo_model import DemoPair, is_complete, prepare_demo_pair
+from eagle31rt.conversion_cache import is_complete
+from eagle31rt.demo_model import DemoPair, prepare_demo_pair
 from eagle31rt.errors import CheckpointError, ResourceError
 from eagle31rt.gguf_conversion import convert_gguf
 from eagle31rt.tokenizer import Tokenizer
@@ -228,7 +229,7 @@ def test_a_wheel_placed_by_hand_is_used(empty_cache: Path, monkeypatch: pytest.M
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EAGLE31RT_CACHE", str(tmp_path / "file" / "below"))
-    with pytest.raises(ResourceError, match=r"cannot prepare the demo model in .*set EAGLE31RT_CACHE"):
+    with pytest.raises(ResourceError, match=r"cannot prepare smollm2.* in .*set EAGLE31RT_CACHE"):
         prepare_demo_pair()
 
 

@@ -12,7 +12,7 @@ from support.successor import EOS, write_successor_draft, write_successor_target
 from support.tiny_tokenizer import write_tiny_tokenizer
 
 from eagle31rt import LLM, RequestOutput, SamplingParams
-from eagle31rt.errors import CheckpointError, InvalidArgumentError, UnsupportedError
+from eagle31rt.errors import CheckpointError, InvalidArgumentError, ResourceError, UnsupportedError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 SAMPLED = SamplingParams(temperature=0.9, seed=5, max_tokens=12)
@@ -282,8 +282,8 @@ def test_threads(llm: LLM, plain: LLM) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"model": "some-org/some-model"}, CheckpointError, "no directory 'some-org/some-model'.*hub"),
-        ({"model": ""}, InvalidArgumentError, "must be the path of a model directory"),
+        ({"model": "some-org/some-model"}, ResourceError, "model: some-org/some-model is not in the local cache.*hub"),
+        ({"model": ""}, InvalidArgumentError, "model must be a model directory, a .gguf file or a hub id"),
         ({"dtype": "int8"}, InvalidArgumentError, "dtype must be one of auto"),
         ({"kv_cache_dtype": "fp8"}, UnsupportedError, "kv_cache_dtype='fp8' is not supported.* use one of auto"),
         ({"kv_cache_dtype": "float8"}, InvalidArgumentError, "kv_cache_dtype must be one of auto"),
@@ -311,5 +311,5 @@ def test_bad_arguments(
 
 
 def test_a_file_is_no_model_directory(directories: tuple[Path, Path]) -> None:
-    with pytest.raises(CheckpointError, match="is a file; give the directory"):
+    with pytest.raises(CheckpointError, match="is a file but no GGUF file; give the directory"):
         LLM(directories[0] / "config.json")

@@ -12,9 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eagle31rt.core_params import CoreParamsMaker
-from eagle31rt.engine_config import apply_device, make_engine_config, model_directory
+from eagle31rt.engine_config import apply_device, make_engine_config
 from eagle31rt.errors import Eagle31rtError, InvalidArgumentError
 from eagle31rt.inputs import Message, Prompt, at_index, params_per_prompt, priority_per_prompt
+from eagle31rt.model_source import model_directory
 from eagle31rt.request import Request, Sample
 from eagle31rt.sampling_params import SamplingParams
 from eagle31rt.seeds import derive_seed
@@ -32,6 +33,7 @@ class BaseLLM(ABC):
         self,
         model: str | os.PathLike[str],
         *,
+        revision: str | None = None,
         tokenizer: str | os.PathLike[str] | None = None,
         skip_tokenizer_init: bool = False,
         speculative_config: Mapping[str, Any] | None = None,
@@ -53,6 +55,9 @@ class BaseLLM(ABC):
     ) -> None:
         """Loads the model. Numbers left None take the engine's defaults (csrc/include/eagle31rt/config.h).
 
+        `model` (and `tokenizer`, and the draft's) is a directory, a llama GGUF file, or an id on the Hugging Face hub,
+        of which `revision` names a branch, tag or commit.
+
         `device` is "cpu", "cuda" or "cuda:N"; a GPU is used only if it is asked for, and never replaced by the CPU.
         `gpu_memory_utilization` and `enforce_eager` are vLLM's: the share of GPU memory that may be in use once the KV
         cache is there, and no CUDA graphs. `seed` makes requests without a seed repeatable: they draw theirs from it in
@@ -61,7 +66,7 @@ class BaseLLM(ABC):
         Raises CheckpointError, InvalidArgumentError, UnsupportedError, ResourceError or DeviceError.
         """
         refuse_other_arguments(others)
-        directory = model_directory(model, "model")
+        directory = model_directory(model, "model", revision)
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64):
             raise InvalidArgumentError(f"seed must be an integer from 0 to {2**64 - 1} or None, got {seed!r}")
         integers = {

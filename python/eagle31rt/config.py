@@ -15,7 +15,7 @@ from eagle31rt.sampling_params import MAX_SPECULATIVE_TOKENS
 # fmt: off
 UNSUPPORTED_KEYS = frozenset((
     "num_speculative_tokens_per_batch_size", "draft_tensor_parallel_size", "tensor_parallel_size", "quantization",
-    "moe_backend", "attention_backend", "kv_cache_dtype", "max_model_len", "revision", "code_revision",
+    "moe_backend", "attention_backend", "kv_cache_dtype", "max_model_len", "code_revision",
     "draft_load_config", "enforce_eager", "disable_padded_drafter_batch", "disable_eagle_block_drop",
     "use_local_argmax_reduction", "parallel_drafting", "use_heterogeneous_vocab", "prompt_lookup_max",
     "prompt_lookup_min", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
@@ -52,6 +52,7 @@ class SpeculativeConfig:
     capture_layers: list[int] = field(default_factory=list)
     layer_id_convention: str = ""
     feedback: str = "auto"
+    revision: str | None = None  # of a hub id
 
     @staticmethod
     def parse(values: Mapping[str, Any]) -> SpeculativeConfig:
@@ -70,6 +71,7 @@ class SpeculativeConfig:
         for key in CHOICES:
             if values.get(key) is not None:
                 setattr(config, key, _choice(key, values[key]))
+        config.revision = _revision(values.get("revision"))
         if values.get("capture_layers") is not None:
             config.capture_layers = _capture_layers(values["capture_layers"])
         config.synthetic_acceptance_rates = _synthetic_rates(values, config)
@@ -82,7 +84,7 @@ class SpeculativeConfig:
 
 
 def _refuse_other_keys(values: Mapping[str, Any]) -> None:
-    own = {"model", "num_speculative_tokens", "capture_layers", *CHOICES}
+    own = {"model", "revision", "num_speculative_tokens", "capture_layers", *CHOICES}
     own |= {"synthetic_acceptance_rates", "synthetic_acceptance_length"}
     for key in values:
         if key in UNSUPPORTED_KEYS:
@@ -100,6 +102,12 @@ def _choice(key: str, value: Any) -> str:
         )
     if not isinstance(value, str) or value not in supported:
         raise InvalidArgumentError(_message(key, wanted, value))
+    return value
+
+
+def _revision(value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and value):
+        raise InvalidArgumentError(_message("revision", "a branch, a tag or a commit of the hub", value))
     return value
 
 

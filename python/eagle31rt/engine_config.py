@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle31rt.config import SpeculativeConfig
 from eagle31rt.cuda_runtime import load_cuda_runtime
-from eagle31rt.errors import CheckpointError, InvalidArgumentError, UnsupportedError
-from eagle31rt.sampling_checks import shown
+from eagle31rt.errors import InvalidArgumentError, UnsupportedError
+from eagle31rt.model_source import model_directory
 
 if TYPE_CHECKING:
     from eagle31rt._core import EngineConfig
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _QUANTISED_KV = ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4", "int8")  # vLLM's
 _DTYPE_ALIASES = {"half": "float16", "float": "float32"}
-_MAX_MESSAGE = 500
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
@@ -69,7 +67,7 @@ def apply_device(config: EngineConfig, device: str, gpu_memory_utilization: floa
 
 
 def _apply_speculation(config: EngineConfig, speculation: SpeculativeConfig) -> None:
-    config.draft = str(model_directory(speculation.model, "speculative_config['model']"))
+    config.draft = str(model_directory(speculation.model, "speculative_config['model']", speculation.revision))
     config.num_speculative_tokens = speculation.num_speculative_tokens
     config.rejection_sample_method = speculation.rejection_sample_method
     config.draft_sample_method = speculation.draft_sample_method
@@ -88,25 +86,3 @@ def _dtype(name: str, value: str) -> str:
     if known not in _DTYPES:
         raise InvalidArgumentError(f"{name} must be one of {', '.join(_DTYPES)}, got {value!r}")
     return known
-
-
-def model_directory(model: str | os.PathLike[str], argument: str) -> Path:
-    """The directory that `model` names; hub ids are refused by name."""
-    if not isinstance(model, (str, os.PathLike)) or not str(model):
-        raise InvalidArgumentError(f"{argument} must be the path of a model directory, got {model!r}")
-    try:
-        path = Path(model).expanduser()
-        if path.is_dir():
-            return path
-        is_file = path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long a name, no such home, no right to look
-        raise CheckpointError(f"{argument} {shown(str(model))} cannot be read: {error}"[:_MAX_MESSAGE]) from error
-    if is_file:
-        raise CheckpointError(
-            f"{argument}: {path} is a file; give the directory that holds config.json and the weights"
-        )
-    raise CheckpointError(
-        f"{argument}: there is no directory {str(model)!r:.500}. "
-        "This version does not fetch from the Hugging Face hub: "
-        "download the model (for example `hf download ID --local-dir DIR`) and give the directory"
-    )

@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from eagle31rt.errors import CheckpointError
+from eagle31rt.errors import CheckpointError, Eagle31rtError, UnsupportedError
 from eagle31rt.safetensors_writer import RawTensor, bfloat16_tensor, save_safetensors
 
 _GLOBAL_NAMES = {
@@ -36,6 +36,7 @@ _LAYER_NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 _LAYER_PATTERN = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
+_MAX_MESSAGE = 500
 _CONTROL_TOKEN = 3  # llama.cpp's token type of special tokens
 
 Metadata = dict[str, Any]
@@ -44,18 +45,33 @@ Metadata = dict[str, Any]
 def convert_gguf(source: Path, directory: Path, on_tensor: Callable[[int, int], None]) -> None:
     """Writes the model in `source` to the existing `directory`. `on_tensor(done, total)` reports progress.
 
-    Raises CheckpointError if the file is not a llama-family model with a byte-level BPE tokenizer.
+    Raises CheckpointError if the file is damaged or is not a llama-family model with a byte-level BPE tokenizer, and
+    UnsupportedError for a quantisation that the gguf library does not read.
     """
-    reader = gguf.GGUFReader(source)
-    metadata: Metadata = {name: field.contents() for name, field in reader.fields.items()}
+    try:
+        _convert(gguf.GGUFReader(source), directory, on_tensor, source.name)
+    except NotImplementedError as error:
+        raise UnsupportedError(f"{source.name}: {error}"[:_MAX_MESSAGE]) from error
+    except KeyError as error:
+        raise CheckpointError(f"{source.name} lacks the metadata key {error}") from error
+    except (ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:  # of the reader, on damaged files
+        if isinstance(error, Eagle31rtError):
+            raise
+        raise CheckpointError(f"{source.name} is damaged: {error}"[:_MAX_MESSAGE]) from error
+
+
+def _convert(reader: gguf.GGUFReader, directory: Path, on_tensor: Callable[[int, int], None], name: str) -> None:
+    metadata: Metadata = {key: field.contents() for key, field in reader.fields.items()}
     if metadata.get("general.architecture") != "llama" or metadata.get("tokenizer.ggml.model") != "gpt2":
-        raise CheckpointError(
-            f"{source.name}: only llama models with a gpt2 (byte-level BPE) tokenizer can be converted"
+        raise CheckpointError(f"{name}: only llama models with a gpt2 (byte-level BPE) tokenizer can be converted")
+    if any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
+        raise UnsupportedError(
+            f"{name}: its rope frequencies are scaled by a table (llama 3.1 and later), from which no config.json can "
+            "be made; use the Hugging Face directory of the model"
         )
     tensors: dict[str, RawTensor] = {}
     for index, tensor in enumerate(reader.tensors):
-        name = hugging_face_name(tensor.name)
-        tensors[name] = bfloat16_tensor(_dequantised(tensor, metadata))
+        tensors[hugging_face_name(tensor.name)] = bfloat16_tensor(_dequantised(tensor, metadata))
         on_tensor(index + 1, len(reader.tensors))
     save_safetensors(directory / "model.safetensors", dict(sorted(tensors.items())))
     _write_json(directory / "config.json", model_config(metadata, tied="lm_head.weight" not in tensors))
@@ -103,11 +119,11 @@ def model_config(metadata: Metadata, tied: bool) -> dict[str, Any]:
         "num_key_value_heads": int(metadata["llama.attention.head_count_kv"]),
         "head_dim": int(metadata.get("llama.rope.dimension_count", hidden_size // num_heads)),
         "hidden_act": "silu",
-        "vocab_size": int(metadata["llama.vocab_size"]),
+        "vocab_size": int(metadata.get("llama.vocab_size", len(metadata["tokenizer.ggml.tokens"]))),
         "max_position_embeddings": int(metadata["llama.context_length"]),
         # The file stores the nearest float32 (9.99999975e-06 for 1e-05): print it back with its own precision.
         "rms_norm_eps": float(str(np.float32(epsilon))),
-        "rope_theta": float(metadata["llama.rope.freq_base"]),
+        "rope_theta": float(metadata.get("llama.rope.freq_base", 10000.0)),
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": tied,

@@ -31,15 +31,14 @@ ENGINE_ARGUMENTS: dict[str, tuple[tuple[object, ...], str]] = {
     "model_loader_extra_config": (_NOTHING, _OWN_WEIGHTS),
     "config_format": ((None, "auto", "hf"), "the config is Hugging Face's config.json"),
     "hf_overrides": (_NOTHING, "edit config.json"),
-    "hf_token": (_NOTHING, "models are directories; nothing is fetched from the hub"),
+    "hf_token": (_NOTHING, "set HF_TOKEN"),
     "hf_config_path": (_NOTHING, "config.json is read from the model's directory"),
-    "revision": (_NOTHING, "models are directories; check out the revision there"),
     "code_revision": (_NOTHING, "no code of a model is run"),
-    "tokenizer_revision": (_NOTHING, "tokenizers are directories; check out the revision there"),
+    "tokenizer_revision": (_NOTHING, "give the tokenizer as a directory"),
     "trust_remote_code": ((None, False, True), "no code of a model is run"),  # True only permits what is not needed
     "tokenizer_mode": ((None, "auto", "hf", "fast"), "tokenizer.json is read by the tokenizers library"),
     "model_impl": ((None, "auto"), "there is one implementation of each model"),
-    "download_dir": (_NOTHING, "models are directories; nothing is fetched from the hub"),
+    "download_dir": (_NOTHING, "set HF_HOME"),
     # adapters and other inputs and outputs
     "enable_lora": (_NOTHING, "merge the adapter into the weights"),
     "max_loras": ((None, 1), "merge the adapter into the weights"),

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from eagle31rt.engine_config import model_directory
 from eagle31rt.environment import server_api_key
 from eagle31rt.errors import Eagle31rtError, InvalidArgumentError, ResourceError, UnsupportedError
+from eagle31rt.model_source import model_directory
 from eagle31rt.server.options import Limits, ServerOptions
 from eagle31rt.vllm_arguments import ENGINE_ARGUMENTS, SERVER_ARGUMENTS, refuse_other_arguments
 
@@ -25,7 +25,13 @@ _SHORT = {"tensor_parallel_size": "-tp", "pipeline_parallel_size": "-pp", "data_
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model_directory", nargs="?", metavar="MODEL", help="Hugging Face directory of the target")
+    add(
+        "model_directory",
+        nargs="?",
+        metavar="MODEL",
+        help="the target: a Hugging Face directory, a GGUF file or a hub id",
+    )
+    add("--revision", metavar="REV", help="branch, tag or commit of a hub id")
     add("--model", metavar="DIR", help="the same as MODEL")
     add("--speculative-config", "-sc", type=_json_object, metavar="JSON", help="draft, for example "
         '{"method": "eagle3", "model": "DIR", "num_speculative_tokens": 3}')  # fmt: skip
@@ -140,15 +146,21 @@ def _check(arguments: argparse.Namespace) -> Path:
         problems.append(InvalidArgumentError("give the model once: MODEL or --model"))
     model = arguments.model_directory or arguments.model
     if model is None:
-        problems.append(InvalidArgumentError("give the model's directory: eagle31rt serve MODEL"))
-    else:
-        _collect(problems, model_directory, model, "model")
+        problems.append(InvalidArgumentError("give the target: eagle31rt serve MODEL"))
+    if problems:  # before a hub id is fetched
+        raise _together(problems)
+    _collect(problems, model_directory, model, "model", arguments.revision)
     speculation = arguments.speculative_config
     if speculation is not None and isinstance(speculation.get("model"), str):
-        _collect(problems, model_directory, speculation["model"], "speculative_config['model']")
+        revision = speculation.get("revision")
+        _collect(problems, model_directory, speculation["model"], "speculative_config['model']", revision)
     if problems:
-        raise type(problems[0])("; ".join(str(problem) for problem in problems))
-    return model_directory(model, "model")
+        raise _together(problems)
+    return model_directory(model, "model", arguments.revision)
+
+
+def _together(problems: list[Eagle31rtError]) -> Eagle31rtError:
+    return type(problems[0])("; ".join(str(problem) for problem in problems))
 
 
 def _collect(problems: list[Eagle31rtError], function: Any, *arguments: Any) -> None:

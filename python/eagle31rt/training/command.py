@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from eagle31rt.engine_config import model_directory
 from eagle31rt.errors import InvalidArgumentError, UnsupportedError
+from eagle31rt.model_source import model_directory
 from eagle31rt.training.settings import PRECISIONS, VARIANTS, DataSettings, HeadSettings, LoopSettings, TrainSettings
 
 # Option -> (settings class that has the field of this name, type, help). Defaults are the fields' own.

@@ -1,0 +1,147 @@
+"""Models given as a directory, a GGUF file or a hub id: what is fetched and converted, and the refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.hub import GATED, fake_hub
+from support.successor import write_successor_draft, write_successor_target
+from support.tiny_gguf import write_tiny_gguf
+from support.tiny_tokenizer import write_tiny_tokenizer
+
+from eagle31rt import LLM, SamplingParams
+from eagle31rt.errors import CheckpointError, InvalidArgumentError, ResourceError
+from eagle31rt.gguf_conversion import convert_gguf
+from eagle31rt.model_source import model_directory
+
+GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("EAGLE31RT_CACHE", str(folder))
+    return folder
+
+
+def token_ids(llm: LLM) -> list[int]:
+    return llm.generate("ab ba", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+
+
+def test_a_gguf_file_is_converted_once(tmp_path: Path, cache: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    write_tiny_gguf(file)
+    (tmp_path / "by-hand").mkdir()
+    convert_gguf(file, tmp_path / "by-hand", lambda done, total: None)
+    assert token_ids(LLM(file)) == token_ids(LLM(tmp_path / "by-hand"))
+    (made,) = cache.iterdir()
+    weights = made / "model.safetensors"
+    first = weights.stat().st_mtime_ns
+    assert model_directory(str(file), "model") == made and weights.stat().st_mtime_ns == first
+    os.utime(file, ns=(1, 1))  # another file under the old name
+    assert model_directory(file, "model") != made
+
+
+def test_damaged_gguf_files_are_refused(tmp_path: Path, cache: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    write_tiny_gguf(file)
+    whole = file.read_bytes()
+    for length in [*range(4, 400, 36), len(whole) // 2, len(whole) - 1]:
+        file.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"tiny\.gguf"):
+            LLM(file)
+    write_tiny_gguf(file, architecture="gemma2")
+    with pytest.raises(CheckpointError, match="only llama models"):
+        LLM(file)
+    file.write_bytes(b"PK\x03\x04 something else")
+    with pytest.raises(CheckpointError, match=r"is a file but no GGUF file; give the directory"):
+        LLM(file)
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("word", ["../x/y", "a/b/c", "./nowhere", "no where/x", "a/-b", "-a/b", "x" * 300 + "/y"])
+def test_what_is_no_hub_id_is_a_path(word: str) -> None:
+    with pytest.raises(CheckpointError, match=r"model: there is no directory|cannot be read"):
+        model_directory(word, "model")
+
+
+def test_revisions_are_of_hub_ids(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"model: a revision is for hub ids, and .* is on disk"):
+        LLM(tmp_path, revision="main")
+    for wrong in ("", "../main", 3, "a b"):
+        with pytest.raises(InvalidArgumentError, match=r"revision must be a branch, a tag or a commit"):
+            model_directory("owner/name", "model", wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"speculative_config\['revision'\] must be a branch"):
+        LLM(tmp_path, speculative_config={"model": "a/b", "revision": 3, "num_speculative_tokens": 2})
+
+
+SCRIPT = """
+import json, sys
+from eagle31rt import LLM, SamplingParams
+for arguments in json.loads(sys.argv[1]):
+    try:
+        llm = LLM(**arguments)
+        sampling = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+        print(json.dumps(llm.generate("ab ba", sampling, use_tqdm=False)[0].outputs[0].token_ids))
+    except Exception as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+def run_with_hub(home: Path, endpoint: str, runs: list[dict[str, Any]], offline: bool = False) -> list[list[Any]]:
+    """What each LLM(**arguments) gave in a fresh process, whose hub is `endpoint`."""
+    environment = {**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": str(int(offline))}
+    environment |= {"NO_PROXY": "127.0.0.1", "HF_HUB_DOWNLOAD_TIMEOUT": "20", "HF_HUB_DISABLE_XET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(runs)],
+        env=environment, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_hub_ids(tmp_path: Path) -> None:
+    target = write_successor_target(tmp_path / "target")
+    draft = write_successor_draft(tmp_path / "draft", target)
+    write_tiny_tokenizer(target.directory)
+    (target.directory / "original").mkdir()
+    (target.directory / "original" / "other.safetensors").write_bytes(b"another format of the model")
+    (target.directory / "README.md").write_text("not needed")
+    speculation = {"model": "owner/draft", "num_speculative_tokens": 2}
+    plain: dict[str, Any] = {"model": "owner/target"}
+    with fake_hub({"owner/target": target.directory, "owner/draft": draft.directory}) as hub:
+        first, second, gated, absent, unknown = run_with_hub(
+            tmp_path / "home",
+            hub.endpoint,
+            [
+                plain,
+                {**plain, "revision": "main", "speculative_config": {**speculation, "revision": "main"}},
+                {"model": GATED},
+                {"model": "owner/absent"},
+                {**plain, "revision": "v9"},
+            ],
+        )
+        endpoint = hub.endpoint
+    expected = token_ids(LLM(target.directory))
+    assert first == expected and second == expected
+    assert gated[0] == "CheckpointError" and "owner/gated is gated: accept its terms" in gated[1]
+    assert absent[0] == "CheckpointError" and "no hub model 'owner/absent'" in absent[1]
+    assert unknown[0] == "CheckpointError" and "owner/target has no revision 'v9'" in unknown[1]
+    assert sorted(hub.fetched) == sorted({*hub.fetched}) and "owner/target/model.safetensors" in hub.fetched
+    assert not [name for name in hub.fetched if name.endswith(("README.md", "other.safetensors"))]
+    # Without the hub: what was fetched stays usable, the rest is refused.
+    offline = [{**plain, "speculative_config": speculation}, {"model": "owner/other"}]
+    for is_offline in (False, True):
+        again, other = run_with_hub(tmp_path / "home", endpoint, offline, is_offline)
+        assert again == expected
+        assert other[0] == "ResourceError" and "is not in the local cache and the hub cannot be reached" in other[1]
+
+
+def test_offline_suite_refuses_unknown_ids() -> None:
+    with pytest.raises(ResourceError, match=r"HF_HUB_OFFLINE is set"):
+        model_directory("owner/never-seen", "model")
