@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import json
-import struct
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.torch_file import tensor, text, write_archive
 
 from eagle31rt.cli import main
 from eagle31rt.errors import CheckpointError, UnsupportedError
 from eagle31rt.torch_checkpoint import read_torch_checkpoint
 
-
-def text(value: str) -> bytes:
-    return b"X" + struct.pack("<I", len(value)) + value.encode()
+STORAGES = {"0": np.arange(6, dtype="<f4").tobytes(), "1": np.arange(6, dtype="<i8").tobytes()}
 
 
-def numbers(*values: int) -> bytes:
-    return b"(" + b"".join(b"J" + struct.pack("<i", value) for value in values) + b"t"
-
-
-def tensor(storage: str, key: str, size: tuple[int, ...], stride: tuple[int, ...], offset: int = 0) -> bytes:
-    """The opcodes with which torch.save writes a tensor."""
-    persistent = b"(" + text("storage") + f"ctorch\n{storage}\n".encode() + text(key) + text("cpu") + b"K\x06tQ"
-    arguments = persistent + b"J" + struct.pack("<i", offset) + numbers(*size) + numbers(*stride)
-    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + arguments + b"\x89ccollections\nOrderedDict\n)RtR"
-
-
-def write(path: Path, values: dict[str, bytes], *, compression: int = zipfile.ZIP_STORED) -> Path:
-    items = b"".join(text(name) + value for name, value in values.items())
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        archive.writestr("archive/data.pkl", b"\x80\x02}(" + items + b"u.")
-        archive.writestr("archive/byteorder", "little")
-        archive.writestr("archive/data/0", np.arange(6, dtype="<f4").tobytes())
-        archive.writestr("archive/data/1", np.arange(6, dtype="<i8").tobytes())
-    return path
+def write(path: Path, values: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
+    return write_archive(path, values, STORAGES, compression)
 
 
 def test_tensors_with_strides_and_offsets(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 #include "bindings/testing.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/draft_formats.h"
 #include "model/rope_angles.h"
 #include "model/weights.h"
 
@@ -220,6 +221,23 @@ void bind_testing_model(py::module_& module) {
       },
       "config"_a, "target_config"_a, "capture_layers"_a = std::vector<int32_t>{}, "layer_id_convention"_a = "",
       "feedback"_a = "auto");
+  module.def(
+      "draft_formats",
+      [] {
+        py::list result;
+        for (const DraftFormat& format : draft_formats()) {
+          result.append(py::make_tuple(format.name, format.recognised_by, format.layer_ids));
+        }
+        return result;
+      },
+      "(name, recognised by, layer ids) in the order of trying");
+  module.def(
+      "recognise_draft_format",
+      [](const py::bytes& config) {
+        const Json root = parse_json_object(std::string(config), "config.json");
+        return recognise_draft_format(JsonReader(root, "config.json")).name;
+      },
+      "config"_a);
   module.def("load_decoder_weights", &load_decoder, "directory"_a, "dtype"_a = "auto", "values"_a = true);
   module.def("load_draft_weights", &load_draft, "directory"_a, "target_directory"_a, "dtype"_a = "auto",
              "layer_id_convention"_a = "", "values"_a = true);

@@ -6,6 +6,7 @@
 #include "model/config.h"
 #include "model/config_checks.h"
 #include "model/draft_checks.h"
+#include "model/draft_formats.h"
 #include "model/json_reader.h"
 #include "model/rope_config.h"
 
@@ -24,11 +25,11 @@ struct DraftFile {
   bool speculators = false;
 };
 
-DraftFile open_file(const Json& root, const std::string& source) {
+DraftFile open_file(const Json& root, const std::string& source, const DraftFormat& format) {
   const JsonReader top(root, source);
+  if (!format.nested_layer) return {top, top, top.child("eagle_config"), false};
   const auto kind = top.text("speculators_model_type");
-  if (!kind) return {top, top, top.child("eagle_config"), false};
-  E31_CHECK(*kind == "eagle3", kUnsupported, source, ": speculators_model_type ", quote(*kind),
+  E31_CHECK(kind == "eagle3", kUnsupported, source, ": speculators_model_type ", quote(kind.value_or("")),
             " is not supported; only eagle3 is");
   const auto layer = top.child("transformer_layer_config");
   E31_CHECK(layer, kCheckpoint, source, " has speculators_model_type but no \"transformer_layer_config\"");
@@ -250,7 +251,10 @@ DraftConfig parse_draft_config(const std::string& config_json, const DecoderConf
   std::optional<DraftFile> opened;
   const bool readable = findings.check(Rule::kDraftFormat, [&] {
     root = parse_json_object(config_json, source);
-    opened = open_file(root, source);
+    const DraftFormat& format = recognise_draft_format(JsonReader(root, source));
+    drop_unread_keys(root, format);
+    opened = open_file(root, source, format);
+    findings.resolved("format", format.name, format.recognised_by);
   });
   if (!readable) return result;
   const DraftFile& file = *opened;

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "model/draft_checks.h"
+#include "model/draft_formats.h"
 #include "model/weight_loader.h"
 #include "model/weights.h"
 
@@ -15,17 +16,6 @@ constexpr const char* kDraftToTarget = "d2t";
 constexpr const char* kTargetToDraft = "t2d";
 constexpr const char* kEmbedding = "embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
-
-// Spellings: a leading "model.", SpecForge's "midlayer.", SGLang's older names of the chunk norms.
-std::string canonical_name(const std::string& file_name) {
-  std::string name = strip_model_prefix(file_name);
-  if (name.ends_with("rotary_emb.inv_freq")) return "";
-  if (name.starts_with("midlayer.")) name = kLayer + name.substr(std::strlen("midlayer."));
-  if (name == "aux_norm_low.weight") return "fc_norm.0.weight";
-  if (name == "aux_norm_mid.weight") return "fc_norm.1.weight";
-  if (name == "aux_norm_high.weight") return "fc_norm.2.weight";
-  return name;
-}
 
 // A tensor whose name tells that the draft is of another kind.
 void refuse_tensor(const CanonicalNames& names, const char* part, const char* why) {
@@ -86,6 +76,15 @@ int64_t read_integer(const TensorEntry& entry, int64_t index) {
   return value;
 }
 
+// Whether d2t ascends strictly, as target ids do. Offsets do so only if no two neighbouring ids are drafted, which
+// happens by chance with about exp(-Vd^2 / V): 1e-27 at the limit used here, never for 32000 of 128256.
+bool holds_target_ids(const TensorEntry& entry, int64_t draft_vocab_size) {
+  for (int64_t i = 1; i < draft_vocab_size; ++i) {
+    if (read_integer(entry, i) <= read_integer(entry, i - 1)) return false;
+  }
+  return draft_vocab_size > 1;
+}
+
 // d2t holds offsets: target id = i + d2t[i], strictly ascending.
 std::vector<int32_t> read_draft_to_target(const CanonicalNames& names, const DraftConfig& config) {
   const std::string& source = names.checkpoint().directory();
@@ -101,12 +100,17 @@ std::vector<int32_t> read_draft_to_target(const CanonicalNames& names, const Dra
   E31_CHECK(entry->shape == std::vector<int64_t>{config.draft_vocab_size}, kCheckpoint, source,
             ": tensor \"d2t\" has shape ", entry->shape_string(), ", but the draft vocabulary has ",
             config.draft_vocab_size);
+  const bool ascending = holds_target_ids(*entry, config.draft_vocab_size);
+  const char* hint = ascending ? "; does it hold target ids instead of offsets (target id - index)?" : "";
+  const int64_t size = config.draft_vocab_size;
+  E31_CHECK(!ascending || size * size < 64 * int64_t{config.vocab_size}, kCheckpoint, source, ": tensor \"d2t\" holds ",
+            size, " strictly ascending numbers: target ids; it must hold offsets, so subtract its index from each");
   std::vector<int32_t> targets;
   for (int64_t i = 0; i < config.draft_vocab_size; ++i) {
     const int64_t offset = read_integer(*entry, i);
     // Bounded before it is added: an int64 from the file may overflow.
     E31_CHECK(offset >= -i && offset < config.vocab_size - i, kCheckpoint, source, ": \"d2t\"[", i, "] is the offset ",
-              offset, ", which leaves the vocabulary of ", config.vocab_size);
+              offset, ", which leaves the vocabulary of ", config.vocab_size, hint);
     const auto target = static_cast<int32_t>(i + offset);
     E31_CHECK(targets.empty() || target > targets.back(), kCheckpoint, source, ": \"d2t\"[", i, "] gives target id ",
               target, " after ", targets.back(), "; d2t must hold offsets that keep target ids strictly ascending");
@@ -236,7 +240,7 @@ int64_t DraftWeights::num_bytes() const {
 
 void check_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, Findings& findings) {
   std::optional<CanonicalNames> names;
-  findings.check(Rule::kTensorNames, [&] { names.emplace(checkpoint, canonical_name); });
+  findings.check(Rule::kTensorNames, [&] { names.emplace(checkpoint, canonical_draft_name); });
   std::vector<int32_t> draft_to_target;
   if (names) check_tensors(*names, config, draft_to_target, findings);
 }
@@ -246,7 +250,7 @@ DraftWeights load_draft_weights(const Checkpoint& checkpoint, const DraftConfig&
   E31_INVARIANT(config.target_hidden_size == target.hidden_size && config.vocab_size == target.vocab_size);
   Findings findings;
   std::optional<CanonicalNames> names;
-  findings.check(Rule::kTensorNames, [&] { names.emplace(checkpoint, canonical_name); });
+  findings.check(Rule::kTensorNames, [&] { names.emplace(checkpoint, canonical_draft_name); });
   DraftWeights weights;
   weights.dtype = dtype;
   check_tensors(*names, config, weights.draft_to_target, findings);

@@ -1,0 +1,93 @@
+"""A draft as the GGUF file that llama.cpp's converter would write (architecture eagle3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from support.tensors import Array, stored
+
+_NAMES = {
+    "fc.weight": "fc.weight",
+    "norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    "layers.0.input_layernorm.weight": "blk.0.attn_norm.weight",
+    "layers.0.hidden_norm.weight": "blk.0.attn_norm_2.weight",
+    "layers.0.self_attn.q_proj.weight": "blk.0.attn_q.weight",
+    "layers.0.self_attn.k_proj.weight": "blk.0.attn_k.weight",
+    "layers.0.self_attn.v_proj.weight": "blk.0.attn_v.weight",
+    "layers.0.self_attn.o_proj.weight": "blk.0.attn_output.weight",
+    "layers.0.post_attention_layernorm.weight": "blk.0.ffn_norm.weight",
+    "layers.0.mlp.gate_proj.weight": "blk.0.ffn_gate.weight",
+    "layers.0.mlp.up_proj.weight": "blk.0.ffn_up.weight",
+    "layers.0.mlp.down_proj.weight": "blk.0.ffn_down.weight",
+    "d2t": "d2t",
+}
+
+
+def permuted(rows: Array, num_heads: int) -> Array:
+    """llama.cpp's order: within a head, row 2i is old row i and row 2i + 1 is old row i + head_dim / 2."""
+    head_dim = rows.shape[0] // num_heads
+    order = np.arange(head_dim).reshape(2, -1).T.reshape(-1)
+    return np.concatenate([rows[head * head_dim :][order] for head in range(num_heads)])
+
+
+def write_draft_gguf(
+    path: Path,
+    layer: Mapping[str, Any],
+    weights: Mapping[str, Array],
+    extract_layers: list[int],
+    switches: Mapping[str, bool],
+    *,
+    keys: Mapping[str, float | str] | None = None,
+    tensors: Mapping[str, Array] | None = None,
+    architecture: str = "eagle3",
+) -> None:
+    """Matrices as BF16, norms as F32. `keys` come below eagle3.; `tensors` as they are, under their file names."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(1)
+    writer.add_context_length(layer["max_position_embeddings"])
+    writer.add_embedding_length(layer["hidden_size"])
+    writer.add_feed_forward_length(layer["intermediate_size"])
+    writer.add_head_count(layer["num_attention_heads"])
+    writer.add_head_count_kv(layer["num_key_value_heads"])
+    writer.add_key_length(layer["head_dim"])
+    writer.add_value_length(layer["head_dim"])
+    writer.add_rope_dimension_count(layer["head_dim"])
+    writer.add_rope_freq_base(layer["rope_theta"])
+    writer.add_layer_norm_rms_eps(layer["rms_norm_eps"])
+    writer.add_token_list([f"token{i}" for i in range(layer["vocab_size"])])
+    writer.add_array("eagle3.extract_layers", extract_layers)
+    writer.add_uint32("eagle3.target_hidden_size", layer["target_hidden_size"])
+    for name, value in switches.items():
+        writer.add_bool(f"eagle3.{name}", value)
+    for name, number in (keys or {}).items():
+        if isinstance(number, str):
+            writer.add_string(f"eagle3.{name}", number)
+        elif isinstance(number, float):
+            writer.add_float32(f"eagle3.{name}", number)
+        else:
+            writer.add_uint32(f"eagle3.{name}", number)
+    heads = {"q_proj": layer["num_attention_heads"], "k_proj": layer["num_key_value_heads"]}
+    for name, values in weights.items():
+        if name != "t2d":
+            count = heads.get(name.split(".")[-2] if "." in name else "")
+            _add(writer, _NAMES.get(name, name), values if count is None else permuted(values, count))
+    for name, values in (tensors or {}).items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add(writer: gguf.GGUFWriter, name: str, values: Array) -> None:
+    if values.ndim != 2:
+        writer.add_tensor(name, values)
+        return
+    raw = np.frombuffer(stored(values, "bfloat16").data, dtype=np.uint8).reshape(values.shape[0], -1)
+    writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)

@@ -1,0 +1,125 @@
+"""Every published format of one draft loads to the same bits, and drafts the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checkpoints import TinyCheckpoint, write_target
+from support.draft_formats import DRAFT, FORMATS, STATES, TARGET, SourceDraft, draft_folder
+from support.engine import random_prompt, run_draft
+
+from eagle31rt import _testing
+from eagle31rt.errors import CheckpointError
+from eagle31rt.gguf_draft import target_offsets
+
+Loaded = dict[str, Any]
+Drafts = tuple[bytes, list[int]]  # logits, ids
+NUM_STEPS = 4
+# What the forward pass depends on. head_dim, rope and eps among them; names and dtype of the file are not.
+GRAPH = ("hidden_size", "target_hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim",
+         "vocab_size", "draft_vocab_size", "capture_layers", "rms_norm_eps", "rope", "qkv_bias", "mlp_bias", "fc_bias",
+         "fc_norm", "norm_before_fc", "norm_output", "norm_before_residual", "dtype")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> TinyCheckpoint:
+    return write_target(tmp_path_factory.mktemp("formats") / "target", TARGET, seed=1)
+
+
+def drafts(target: TinyCheckpoint, folder: Path) -> Drafts:
+    logits, ids = run_draft(target.path, folder, random_prompt(11), NUM_STEPS)
+    return logits.tobytes(), ids
+
+
+def flat(loaded: Loaded) -> dict[str, Any]:
+    """Every loaded array by name. The embedding is compared through the drafts: some formats ship the target's."""
+    arrays = {f"layer.{name}": values for name, values in loaded["layer"].items()}
+    arrays |= {name: loaded[name] for name in ("fc", "fc_bias", "fc_norm", "head", "final_norm", "draft_to_target")}
+    return arrays
+
+
+def assert_source(loaded: Loaded, source: SourceDraft) -> None:
+    """The loaded draft is the one that was written."""
+    weights = source.weights
+    np.testing.assert_array_equal(loaded["fc"], weights["fc.weight"])
+    np.testing.assert_array_equal(loaded["head"], weights["lm_head.weight"])
+    qkv = np.concatenate([weights[f"layers.0.self_attn.{name}_proj.weight"] for name in "qkv"])
+    np.testing.assert_array_equal(loaded["layer"]["qkv"], qkv)
+    np.testing.assert_array_equal(loaded["layer"]["hidden_norm"], weights["layers.0.hidden_norm.weight"])
+    np.testing.assert_array_equal(loaded["layer"]["input_norm"], weights["layers.0.input_layernorm.weight"])
+    assert loaded["draft_to_target"] == (weights["d2t"] + np.arange(40)).tolist()
+    assert loaded["config"]["capture_layers"] == STATES
+
+
+@pytest.fixture(scope="module")
+def reference(
+    target: TinyCheckpoint, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Loaded, tuple[bytes, list[int]]]:
+    source = SourceDraft(target)
+    folder = FORMATS["SpecForge"].write(tmp_path_factory.mktemp("reference"), source)
+    loaded = _testing.load_draft_weights(str(folder), target.path)
+    assert_source(loaded, source)
+    return loaded, drafts(target, folder)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_holds_the_same_draft(
+    name: str, target: TinyCheckpoint, reference: tuple[Loaded, Drafts], tmp_path: Path
+) -> None:
+    folder = draft_folder(FORMATS[name].write(tmp_path / "draft", SourceDraft(target)), tmp_path / "converted")
+    loaded = _testing.load_draft_weights(str(folder), target.path)
+    expected, expected_drafts = reference
+    assert {key: loaded["config"][key] for key in GRAPH} == {key: expected["config"][key] for key in GRAPH}
+    for key, values in flat(expected).items():
+        np.testing.assert_array_equal(flat(loaded)[key], values, err_msg=key)
+    assert drafts(target, folder) == expected_drafts
+
+
+@pytest.mark.parametrize("switch", ["fc_norm", "norm_output", "norm_before_residual"])
+def test_switches_in_every_format_that_has_them(switch: str, target: TinyCheckpoint, tmp_path: Path) -> None:
+    source = SourceDraft(target, replace(DRAFT, **{switch: True}))
+    found = {}
+    for name, kind in FORMATS.items():
+        if switch in kind.switches:
+            folder = draft_folder(kind.write(tmp_path / name, source), tmp_path / f"{name} converted")
+            assert _testing.load_draft_weights(str(folder), target.path)["config"][switch], name
+            found[name] = drafts(target, folder)
+    assert len(found) >= 3 and len(set(map(str, found.values()))) == 1
+    plain = FORMATS["SpecForge"].write(tmp_path / "plain", SourceDraft(target))
+    assert drafts(target, plain) not in found.values()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_recognition(name: str, target: TinyCheckpoint, tmp_path: Path) -> None:
+    path = FORMATS[name].write(tmp_path, SourceDraft(target))
+    if FORMATS[name].recognised is not None:
+        assert _testing.recognise_draft_format((path / "config.json").read_bytes()) == FORMATS[name].recognised
+
+
+def test_other_spellings_are_recognised() -> None:
+    for config, name in (
+        ({"architectures": ["LlamaForCausalLM"], "truncated_vocab_size": 9}, "SafeAILab"),
+        ({"architectures": ["LlamaForCausalLMEagle3"], "parallel_drafting": False}, "NeMo Automodel"),
+        ({"architectures": ["Eagle3Qwen3vlForCausalLM"]}, "vLLM"),
+        ({}, "flat"),
+    ):
+        assert _testing.recognise_draft_format(json.dumps(config).encode()) == name
+
+
+def test_d2t_of_target_ids_and_of_offsets() -> None:
+    kept = np.array([0, 1, 5, 60, 90])
+    offsets = kept - np.arange(5)
+    for values in (kept, offsets):
+        np.testing.assert_array_equal(target_offsets(values, 92, "file"), offsets)
+    prefix = np.arange(80)  # ids 0 to 79; as offsets they would be every other id
+    np.testing.assert_array_equal(target_offsets(prefix, 92, "file"), np.zeros(80))
+    np.testing.assert_array_equal(target_offsets(np.zeros(80, dtype=np.int64), 92, "file"), np.zeros(80))
+    with pytest.raises(CheckpointError, match=r"file: tensor 'd2t' \(3 of 92 tokens\) can hold target ids"):
+        target_offsets(np.array([0, 4, 9]), 92, "file")
+    # 32000 of 128256 with no neighbours among them: nobody makes such a vocabulary.
+    np.testing.assert_array_equal(target_offsets(2 * np.arange(32000), 128256, "file"), np.arange(32000))
