@@ -13,7 +13,7 @@ from support.checkpoints import TinyCheckpoint, write_target
 from support.draft_formats import DRAFT, FORMATS, STATES, TARGET, SourceDraft, draft_folder
 from support.engine import random_prompt, run_draft
 
-from eagle31rt import _testing
+from eagle31rt import LLM, SamplingParams, _testing
 from eagle31rt.errors import CheckpointError
 from eagle31rt.gguf_draft import target_offsets
 
@@ -123,3 +123,30 @@ def test_d2t_of_target_ids_and_of_offsets() -> None:
         target_offsets(np.array([0, 4, 9]), 92, "file")
     # 32000 of 128256 with no neighbours among them: nobody makes such a vocabulary.
     np.testing.assert_array_equal(target_offsets(2 * np.arange(32000), 128256, "file"), np.arange(32000))
+
+
+@pytest.mark.parametrize("name", ["SafeAILab .bin", "GGUF, d2t of target ids"])
+def test_files_to_convert_are_given_as_they_are(
+    name: str, target: TinyCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLM takes them, converts once, speculates with them, and changes no id."""
+    monkeypatch.setenv("EAGLE31RT_CACHE", str(tmp_path / "cache"))
+    path = FORMATS[name].write(tmp_path / "draft", SourceDraft(target))
+    greedy = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
+    options: dict[str, Any] = {"skip_tokenizer_init": True, "num_threads": 1, "kv_cache_memory_bytes": 16 << 20}
+
+    def run(draft: Path | None) -> tuple[list[int], int]:
+        speculation = {"model": str(draft), "num_speculative_tokens": 3} if draft else None
+        llm = LLM(target.path, speculative_config=speculation, **options)
+        output = llm.generate([random_prompt(9)], greedy, use_tqdm=False)[0]
+        return list(output.outputs[0].token_ids), output.metrics.num_accepted_tokens
+
+    plain, _ = run(None)
+    ids, accepted = run(FORMATS["SpecForge"].write(tmp_path / "folder", SourceDraft(target)))
+    assert run(path) == (ids, accepted) and ids == plain and accepted > 0
+    (made,) = (tmp_path / "cache").iterdir()
+    before = (made / "model.safetensors").stat().st_mtime_ns
+    # The folder of a lone GGUF file will do as well, and nothing is converted again.
+    assert run(path.parent if path.suffix else path) == (ids, accepted)
+    assert [made] == list((tmp_path / "cache").iterdir())
+    assert (made / "model.safetensors").stat().st_mtime_ns == before

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eagle31rt.base_llm import BaseLLM
+from eagle31rt.draft_source import draft_directory
 from eagle31rt.errors import InvalidArgumentError
 from eagle31rt.inputs import Message, Prompt, parse_conversations, parse_prompts
-from eagle31rt.model_source import model_directory
 from eagle31rt.outputs import RequestOutput
 from eagle31rt.request import Request, Sample
 from eagle31rt.request_stream import RequestStream
@@ -200,7 +200,7 @@ class AsyncLLM(BaseLLM):
 
     async def swap_draft(self, directory: str | os.PathLike[str]) -> None:
         """Replaces the draft between two steps; no token id changes. Raises what loading it does."""
-        path = str(await asyncio.to_thread(model_directory, directory, "draft"))  # may fetch it
+        path = str(await asyncio.to_thread(draft_directory, directory, "draft"))  # may fetch it
         await asyncio.to_thread(self._engine.run_between_steps, lambda engine: engine.swap_draft(path))
 
     def shutdown(self) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from eagle31rt.config import SpeculativeConfig
 from eagle31rt.cuda_runtime import load_cuda_runtime
+from eagle31rt.draft_source import draft_directory
 from eagle31rt.errors import InvalidArgumentError, UnsupportedError
-from eagle31rt.model_source import model_directory
 
 if TYPE_CHECKING:
     from eagle31rt._core import EngineConfig
@@ -67,7 +67,7 @@ def apply_device(config: EngineConfig, device: str, gpu_memory_utilization: floa
 
 
 def _apply_speculation(config: EngineConfig, speculation: SpeculativeConfig) -> None:
-    config.draft = str(model_directory(speculation.model, "speculative_config['model']", speculation.revision))
+    config.draft = str(draft_directory(speculation.model, "speculative_config['model']", speculation.revision))
     config.num_speculative_tokens = speculation.num_speculative_tokens
     config.rejection_sample_method = speculation.rejection_sample_method
     config.draft_sample_method = speculation.draft_sample_method

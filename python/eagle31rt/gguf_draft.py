@@ -17,7 +17,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from eagle31rt.errors import CheckpointError, UnsupportedError
+from eagle31rt.errors import CheckpointError, Eagle31rtError, UnsupportedError
 from eagle31rt.gguf_conversion import unpermuted
 from eagle31rt.gguf_rope import rope_config
 from eagle31rt.safetensors_writer import RawTensor, bfloat16_tensor, save_safetensors
@@ -58,6 +58,7 @@ _STORED = {
 }
 _DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _INTEGERS = (gguf.GGMLQuantizationType.I64, gguf.GGMLQuantizationType.I32)
+_MAX_MESSAGE = 500
 _SURE_OF_NEIGHBOURS = 64  # see target_offsets
 
 
@@ -78,12 +79,32 @@ class _Metadata:
         return int(value)
 
 
+def is_gguf_draft(source: Path) -> bool:
+    """Whether the file says that it holds a draft; False for one that cannot be read."""
+    try:
+        field = gguf.GGUFReader(source).fields.get("general.architecture")
+        return field is not None and field.contents() == ARCHITECTURE
+    except Exception:  # the reader raises whatever a broken file leads it to
+        return False
+
+
 def convert_gguf_draft(source: Path, directory: Path, on_tensor: Callable[[int, int], None] | None = None) -> None:
     """Writes the draft in `source` to the existing `directory`. `on_tensor(done, total)` reports progress.
 
     Raises CheckpointError for a broken file and UnsupportedError for what no draft of this version has, each with the
     name of the file and of the tensor or key.
     """
+    try:
+        _convert(source, directory, on_tensor)
+    except NotImplementedError as error:
+        raise UnsupportedError(f"{source}: {error}"[:_MAX_MESSAGE]) from error
+    except Eagle31rtError:
+        raise
+    except (ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError) as error:  # of a damaged file
+        raise CheckpointError(f"{source} is damaged: {error}"[:_MAX_MESSAGE]) from error
+
+
+def _convert(source: Path, directory: Path, on_tensor: Callable[[int, int], None] | None) -> None:
     metadata, reader = _open(source)
     tensors: dict[str, RawTensor] = {}
     frequencies: npt.NDArray[np.float32] | None = None

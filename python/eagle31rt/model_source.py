@@ -1,4 +1,4 @@
-"""Where a model comes from: a directory, a llama GGUF file, or an id on the Hugging Face hub. Each ends in a directory.
+"""Where a model comes from: a directory, a GGUF file or an id on the Hugging Face hub. Each ends in a directory.
 
 A path that exists is always meant as a path. GGUF files are converted once into the cache folder; hub models are kept
 by huggingface_hub in its own cache (HF_HOME), whose other variables (HF_TOKEN, HF_HUB_OFFLINE, HF_ENDPOINT) hold too.
@@ -45,7 +45,7 @@ def model_directory(model: str | os.PathLike[str], argument: str, revision: str 
     if exists and revision is not None:
         raise InvalidArgumentError(f"{argument}: a revision is for hub ids, and {path} is on disk; leave it out")
     if exists:
-        return path if is_directory else _converted_gguf(path, argument)
+        return path if is_directory else converted_gguf(path, argument)
     if isinstance(model, str) and _HUB_ID.fullmatch(model):
         return _from_hub(model, argument, revision)
     raise CheckpointError(
@@ -54,29 +54,39 @@ def model_directory(model: str | os.PathLike[str], argument: str, revision: str 
     )
 
 
-def _converted_gguf(path: Path, argument: str) -> Path:
+def cache_name(kind: str, version: int, files: list[Path]) -> str:
+    """Name of the folder in the cache that holds what `files` are converted to: another one once a file changes."""
+    lines = [str(version)]
+    for path in files:
+        status = path.stat()
+        lines.append(f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}")
+    digest = hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{kind}-{digest[:16]}"
+
+
+def converted_gguf(path: Path, argument: str) -> Path:
+    """The folder in the cache that holds the model or the draft of a GGUF file."""
     if not path.is_file():
         raise CheckpointError(f"{argument}: {path} is neither a directory nor a file")
     try:
         with open(path, "rb") as file:
             magic = file.read(len(_GGUF_MAGIC))
-        status = path.stat()
+        target = cache_folder() / cache_name("gguf", _GGUF_VERSION, [path])
     except OSError as error:
         raise CheckpointError(f"{argument} cannot be read: {error}") from error
     if magic != _GGUF_MAGIC:
         raise CheckpointError(
             f"{argument}: {path} is a file but no GGUF file; give the directory that holds config.json and the weights"
         )
-    identity = f"{_GGUF_VERSION}\n{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
-    digest = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    target = cache_folder() / f"gguf-{digest}"
 
     def build(_work: Path, output: Path) -> None:
         from eagle31rt.gguf_conversion import convert_gguf  # loads numpy and gguf: only for a conversion
+        from eagle31rt.gguf_draft import convert_gguf_draft, is_gguf_draft
 
+        convert = convert_gguf_draft if is_gguf_draft(path) else convert_gguf
         with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task(f"Converting {path.name} to bfloat16", total=None)
-            convert_gguf(path, output, lambda done, total: progress.update(task, completed=done, total=total))
+            task = progress.add_task(f"Converting {path.name}", total=None)
+            convert(path, output, lambda done, total: progress.update(task, completed=done, total=total))
 
     cached_directory(target, {"source": str(path.resolve())}, build)
     return target

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from eagle31rt.draft_source import draft_directory
 from eagle31rt.environment import server_api_key
 from eagle31rt.errors import Eagle31rtError, InvalidArgumentError, ResourceError, UnsupportedError
 from eagle31rt.model_source import model_directory
@@ -153,7 +154,7 @@ def _check(arguments: argparse.Namespace) -> Path:
     speculation = arguments.speculative_config
     if speculation is not None and isinstance(speculation.get("model"), str):
         revision = speculation.get("revision")
-        _collect(problems, model_directory, speculation["model"], "speculative_config['model']", revision)
+        _collect(problems, draft_directory, speculation["model"], "speculative_config['model']", revision)
     if problems:
         raise _together(problems)
     return model_directory(model, "model", arguments.revision)
