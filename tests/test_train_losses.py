@@ -10,6 +10,8 @@ from support.checkpoints import TargetSpec, write_target
 from support.engine import run_decoder
 
 torch = pytest.importorskip("torch")
+from eagle31rt.errors import CheckpointError  # noqa: E402
+from eagle31rt.training.closed_form import closed_form_start  # noqa: E402
 from eagle31rt.training.head import HeadSizes  # noqa: E402
 from eagle31rt.training.llama_head import LlamaHead  # noqa: E402
 from eagle31rt.training.losses import Teacher, choose_anchors, step_losses, weighted_loss  # noqa: E402
@@ -129,6 +131,30 @@ def test_anchors_are_a_share_of_what_counts() -> None:
     some = choose_anchors(batch, slots, 0.5, torch.Generator().manual_seed(0))
     assert len(some) == round(len(all_) / 2) and set(some.tolist()) < set(all_.tolist())
     assert not torch.equal(some, choose_anchors(batch, slots, 0.5, torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("num_ids", [1, 3, 30])
+def test_closed_form_starts_from_little_data(num_ids: int) -> None:
+    """Fewer different tokens than dimensions: moments whose smallest eigenvalues float32 sums leave below zero."""
+    hidden = 256
+    sizes = HeadSizes(hidden, 24, 4, 2, 8, VOCAB, DRAFT_VOCAB, 128, 1e-5, 1e4, (1, 2), fc_norm=True, norm_output=True)
+    torch.manual_seed(0)
+    head = LlamaHead(sizes, torch.randn(VOCAB, hidden), max_tokens=64)
+    n = 60
+    batches = [
+        Batch(torch.arange(n) % num_ids, torch.ones(n).bool(), torch.randn(n, 2 * hidden), torch.randn(n, hidden), [n])
+        for _ in range(8)
+    ]
+    assert closed_form_start(head, batches, 0) == 8 * (n - 2)
+    assert all(torch.isfinite(parameter).all() for parameter in head.parameters())
+    assert head.midlayer.self_attn.v_proj.weight[:, :hidden].abs().max() > 1e-3
+
+
+def test_closed_form_refuses_states_that_are_not_finite() -> None:
+    batch = make_batch()
+    batch.captured[3] = float("inf")
+    with pytest.raises(CheckpointError, match="states are not finite"):
+        closed_form_start(make_head(), [batch], 0)
 
 
 def test_teacher_is_the_target(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import torch
 import torch.nn.functional as F
 
+from eagle31rt.errors import CheckpointError
 from eagle31rt.training.llama_head import LlamaHead
 from eagle31rt.training.unroll import Batch, Slots
 
@@ -73,6 +74,8 @@ def closed_form_start(head: LlamaHead, batches: Iterable[Batch], seed: int) -> i
             break
     if moments.rows == 0:
         return 0
+    if not torch.isfinite(moments.inputs).all() or not torch.isfinite(moments.mixed).all():
+        raise CheckpointError("the target's states are not finite: its weights are damaged, or overflow their type")
     coefficients, scale = _solve(moments)
     if not head.sizes.fc_norm:
         head.fc_scale.copy_(1.0 / scale[:width].float())
@@ -82,12 +85,26 @@ def closed_form_start(head: LlamaHead, batches: Iterable[Batch], seed: int) -> i
     return moments.rows
 
 
+def _root(covariance: torch.Tensor) -> torch.Tensor:
+    """Cholesky factor of positive semi-definite moments [hidden, hidden].
+
+    Sums in float32 leave eigenvalues a little below zero where there are fewer different tokens than dimensions: the
+    ridge grows until they are above.
+    """
+    ridge = 1e-6
+    while True:
+        root, failed = torch.linalg.cholesky_ex(covariance + ridge * torch.eye(len(covariance), dtype=torch.float64))
+        if not failed or not ridge < 1.0:  # the diagonal is about 1
+            return root
+        ridge *= 10.0
+
+
 def _set_attention(head: LlamaHead, coefficients: torch.Tensor, covariance: torch.Tensor, seed: int) -> None:
     """`coefficients` [hidden, hidden] of the embedding, whose second moments are `covariance`."""
     sizes, attention = head.sizes, head.midlayer.self_attn
     hidden, head_dim = sizes.hidden_size, sizes.head_dim
     device = attention.o_proj.weight.device
-    root = torch.linalg.cholesky(covariance + 1e-6 * torch.eye(hidden, dtype=torch.float64))
+    root = _root(covariance)
     rank = min(hidden, sizes.num_kv_heads * head_dim)
     basis = torch.linalg.svd(root.t() @ coefficients)[2][:rank].t()  # [hidden, rank] output directions that matter most
     values = (coefficients @ basis).t().float().to(device)  # [rank, hidden]
