@@ -43,6 +43,12 @@ def weights(output: Path) -> bytes:
     return (output / "model.safetensors").read_bytes()
 
 
+def copy_of_data(finished: Path, output: Path) -> None:
+    """A work folder for `output` with the conversations of `finished` only."""
+    data = finished.with_name(finished.name + ".work") / "data"
+    shutil.copytree(data, output.with_name(output.name + ".work") / "data")
+
+
 def log_lines(output: Path) -> list[dict[str, Any]]:
     text = output.with_name(output.name + ".work").joinpath("log.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
@@ -123,17 +129,34 @@ def test_a_cache_too_small_for_all_states_changes_no_bit(target: Path, tmp_path:
     assert weights(tmp_path / "small") == weights(tmp_path / "ample")
 
 
-def test_loss_that_is_not_finite_leaves_a_good_state(
-    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("rate", [1e12, 1e30])
+@pytest.mark.parametrize("minutes", [0, 5])
+def test_a_ruined_state_is_never_kept(
+    target: Path, finished: Path, tmp_path: Path, rate: float, minutes: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The first update ruins the weights. What is kept is good: a resumed run ends as if that had not been."""
     output = tmp_path / "draft"
-    huge = train_arguments(target, output, steps=24, learning_rate=1e30, warmup_steps=0)
+    copy_of_data(finished, output)
+    huge = train_arguments(
+        target, output, "--resume", steps=24, learning_rate=rate, warmup_steps=0, checkpoint_minutes=minutes
+    )
     assert main(huge) == 2
     message = capsys.readouterr().err
-    assert "the loss of step" in message and "resume with a lower --learning-rate" in message
-    checkpoint = Checkpoint.load(tmp_path / "draft.work" / "checkpoint.pt")
-    assert 1 <= checkpoint.step < 24
-    assert not output.exists()
+    assert "no state was saved, the data are; resume with a lower --learning-rate" in " ".join(message.split())
+    assert not output.exists() and not (tmp_path / "draft.work" / "checkpoint.pt").exists()
+    assert main(train_arguments(target, output, "--resume", steps=24)) == 0
+    assert weights(output) == weights(finished)
+
+
+def test_a_ruined_state_does_not_replace_a_good_one(
+    target: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, checkpoint = tmp_path / "draft", tmp_path / "draft.work" / "checkpoint.pt"
+    shutil.copytree(finished.with_name("finished.work"), checkpoint.parent)
+    before = checkpoint.read_bytes()
+    assert main(train_arguments(target, output, "--resume", steps=25, learning_rate=1e30)) == 2
+    assert f"the state after step 24 is in {checkpoint}" in capsys.readouterr().err
+    assert checkpoint.read_bytes() == before and not output.exists()
 
 
 def test_full_disk_is_told_and_resumable(
@@ -228,7 +251,7 @@ def test_targets_that_cannot_be(
 
 def test_data_alone_is_enough_to_resume(target: Path, finished: Path, tmp_path: Path) -> None:
     """Generated conversations carried to another work folder train there without prompts."""
-    shutil.copytree(finished.with_name("finished.work") / "data", tmp_path / "draft.work" / "data")
+    copy_of_data(finished, tmp_path / "draft")
     arguments = train_arguments(target, tmp_path / "draft", "--resume", steps=24, self_generate=None)
     assert main(arguments) == 0
     assert weights(tmp_path / "draft") == weights(finished)

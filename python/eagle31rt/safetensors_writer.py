@@ -33,9 +33,11 @@ def bfloat16_tensor(values: npt.NDArray[np.float32]) -> RawTensor:
     return RawTensor("BF16", tuple(values.shape), float32_to_bfloat16(values).tobytes())
 
 
-def save_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, RawTensor]) -> None:
+def save_safetensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | None = None
+) -> None:
     """Writes `tensors` to `path` through a temporary file, so that a broken write leaves nothing behind."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     offset = 0
     for name, tensor in tensors.items():
         header[name] = {

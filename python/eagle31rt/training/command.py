@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def settings_from(arguments: argparse.Namespace) -> TrainSettings:
     """Raises InvalidArgumentError or CheckpointError for directories and values that cannot be."""
     output = Path(arguments.output)
+    for option in ("output", "work"):
+        if getattr(arguments, option) == "":
+            raise InvalidArgumentError(f"--{option} is empty: name a folder")
     prompts = None if arguments.prompts is None else Path(arguments.prompts)
     if prompts is not None and not prompts.is_file():
         raise InvalidArgumentError(f"--prompts: there is no file {prompts}")
@@ -92,7 +96,7 @@ def settings_from(arguments: argparse.Namespace) -> TrainSettings:
     return TrainSettings(
         target=model_directory(arguments.target, "--target"),
         output=output,
-        work=Path(arguments.work) if arguments.work else output.with_name(output.name + ".work"),
+        work=Path(arguments.work) if arguments.work else _work_of(output),
         head=group(HeadSettings),
         loop=group(LoopSettings),
         data=group(DataSettings),
@@ -100,6 +104,13 @@ def settings_from(arguments: argparse.Namespace) -> TrainSettings:
         threads=arguments.threads,
         precision=arguments.precision,
     )
+
+
+def _work_of(output: Path) -> Path:
+    named = output if output.name not in ("", "..") else Path(os.path.abspath(output))
+    if not named.name:
+        raise InvalidArgumentError(f"--output {output} gives no name for the work folder: give --work")
+    return named.with_name(named.name + ".work")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -17,11 +17,13 @@ def read_documents(path: Path) -> list[str]:
     Paragraphs (divided by blank lines) are joined until they make a passage; a longer one is cut between words.
     Raises InvalidArgumentError naming the file.
     """
+    if not path.exists():
+        raise InvalidArgumentError(f"--documents: there is no file or folder {path}")
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES and p.is_file())
     passages: list[str] = []
     for file in files:
         try:
-            passages += _passages(file.read_text(encoding="utf-8"))
+            passages += _passages(file.read_text(encoding="utf-8-sig"))
         except UnicodeDecodeError as error:
             raise InvalidArgumentError(f"{file} is not valid UTF-8: {error}") from error
     if not passages:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,12 @@ from eagle31rt.outputs import RequestMetrics
 from eagle31rt.sampling_params import SamplingParams
 from eagle31rt.training.conversations import ASSISTANT, Conversation
 from eagle31rt.training.export import export_head
+from eagle31rt.training.files import writing
 from eagle31rt.training.head import DraftHead
 from eagle31rt.training.target import TargetSizes
 
 MAX_NEW_TOKENS = 96
+_FOLDER = ".evaluation-"
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,10 @@ def evaluate_head(
     device: str,
 ) -> Acceptance:
     """Exports the head to a folder of its own, loads it as a user would, and measures."""
-    folder = work / "evaluation"
+    for left in work.glob(_FOLDER + "*"):  # by a killed run
+        shutil.rmtree(left, ignore_errors=True)
+    with writing(work):
+        folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=work))
     try:
         export_head(folder, head, kept, sizes)
         return measure_acceptance(target, folder, prompts, num_speculative_tokens, threads, device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 
 from eagle31rt.safetensors_writer import RawTensor, bfloat16_tensor, save_safetensors
+from eagle31rt.training.files import write_text, writing
 from eagle31rt.training.head import DraftHead, HeadSizes
 from eagle31rt.training.target import TargetSizes
 
@@ -50,8 +50,10 @@ def draft_config(sizes: HeadSizes, target: TargetSizes) -> dict[str, Any]:
 
 
 def export_head(directory: Path, head: DraftHead, kept: torch.Tensor, target: TargetSizes) -> None:
-    """kept [draft_vocab_size]: ascending target ids. Weights first: a directory with config.json is complete."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """kept [draft_vocab_size]: ascending target ids. Weights first: a directory with config.json is complete.
+
+    Raises ResourceError naming what cannot be written.
+    """
     tensors = {name: bfloat16_tensor(values.numpy()) for name, values in head.exported().items()}
     if head.sizes.draft_vocab_size != head.sizes.vocab_size:
         ids = kept.cpu().numpy().astype(np.int64)
@@ -60,10 +62,7 @@ def export_head(directory: Path, head: DraftHead, kept: torch.Tensor, target: Ta
         offsets = ids - np.arange(len(ids))
         tensors["d2t"] = RawTensor("I64", offsets.shape, offsets.tobytes())
         tensors["t2d"] = RawTensor("BOOL", mask.shape, mask.tobytes())
-    save_safetensors(directory / "model.safetensors", tensors)
-    temporary = directory / "config.json.partial"
-    try:
-        temporary.write_text(json.dumps(draft_config(head.sizes, target), indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, directory / "config.json")
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        save_safetensors(directory / "model.safetensors", tensors)
+    write_text(directory / "config.json", json.dumps(draft_config(head.sizes, target), indent=2) + "\n")

@@ -6,8 +6,10 @@ changes no result.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ from safetensors import SafetensorError, safe_open
 from eagle31rt.errors import InvalidArgumentError
 from eagle31rt.safetensors_writer import RawTensor, save_safetensors
 from eagle31rt.training.conversations import Conversation, ConversationStore
+from eagle31rt.training.files import safetensors_header, write_text, writing
+from eagle31rt.training.manifest import target_identity, weight_files
 
 if TYPE_CHECKING:
     from eagle31rt import _core
@@ -67,24 +71,21 @@ class FeatureCache:
     def __init__(self, folder: Path, store: ConversationStore, settings: FeatureSettings) -> None:
         self._folder, self._store, self._settings = folder, store, settings
         self._extractor: _core.FeatureExtractor | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+        self._checked: set[int] = set()  # groups whose file was found whole by this process, or written by it
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         self._drop_foreign()
 
     def get(self, group: int) -> ShardFeatures:
         path = self._folder / f"features-{group:05d}.safetensors"
         settings = self._settings
-        for fresh in (False, True):
-            if not path.is_file():
-                self._write(path, self._store.read(group))
-            try:
-                features = ShardFeatures(path, settings.hidden_size, len(settings.capture_layers))
-                os.utime(path)  # eviction goes by the time of last use
-                return features
-            except SafetensorError:
-                if fresh:
-                    raise
-                path.unlink()
-        raise AssertionError("unreachable")
+        if group not in self._checked or not path.is_file():
+            conversations = self._store.read(group)
+            if not _is_whole(path, conversations):
+                self._write(path, conversations)
+            self._checked.add(group)
+        os.utime(path)  # eviction goes by the time of last use
+        return ShardFeatures(path, settings.hidden_size, len(settings.capture_layers))
 
     def _write(self, path: Path, conversations: Sequence[Conversation]) -> None:
         states = self.extract(conversations)
@@ -98,7 +99,12 @@ class FeatureCache:
             halves = (chunks / scale[:, None]).astype(np.float16)
             tensor = RawTensor("F16", states.shape, halves.tobytes())
         self._make_room(len(tensor.data))
-        save_safetensors(path, {"states": tensor, "scale": RawTensor("F32", scale.shape, scale.tobytes())})
+        tensors = {"states": tensor, "scale": RawTensor("F32", scale.shape, scale.tobytes())}
+        checksum = 0
+        for stored in tensors.values():
+            checksum = zlib.crc32(stored.data, checksum)
+        with writing(path):
+            save_safetensors(path, tensors, {"conversations": _digest(conversations), "crc32": str(checksum)})
 
     def extract(self, conversations: Sequence[Conversation]) -> Floats:
         """States [tokens, layers * hidden_size] as the engine computes them."""
@@ -120,7 +126,8 @@ class FeatureCache:
         limit = self._settings.limit_bytes
         if num_bytes > limit:
             raise InvalidArgumentError(
-                f"the states of one group take {num_bytes / 2**30:.2f} GiB, more than --cache-gib allows"
+                f"the states of one group take {num_bytes / 2**30:.2f} GiB, more than --cache-gib allows: "
+                "give more, and --resume"
             )
         files = sorted(self._folder.glob("features-*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
         used = sum(path.stat().st_size for path in files)
@@ -135,24 +142,57 @@ class FeatureCache:
         for partial in self._folder.glob("*.partial"):
             partial.unlink()
         settings = self._settings
-        config = settings.target / "config.json"
-        identity = {
-            "config": config.read_text(encoding="utf-8", errors="replace"),
-            "weights": sorted((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in weight_files(settings.target)),
-            "layers": list(settings.extracted_layers),
-            "exact": settings.exact,
-        }
-        text = json.dumps(identity, default=list)
+        kind = {"layers": list(settings.extracted_layers), "exact": settings.exact}
+        text = json.dumps({**target_identity(settings.target), **kind})
         path = self._folder / "identity.json"
-        if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
+        recorded = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        if recorded == text:
             return
-        for old in self._folder.glob("features-*.safetensors"):
-            old.unlink()
-        path.write_text(text, encoding="utf-8")
+        if recorded != _earlier_identity(settings.target, kind):
+            for old in self._folder.glob("features-*.safetensors"):
+                old.unlink()
+        write_text(path, text)
 
 
-def weight_files(directory: Path) -> list[Path]:
-    return sorted(directory.glob("*.safetensors"))
+def _earlier_identity(target: Path, kind: dict[str, Any]) -> str:
+    """What version 1 of this file said, so that its states, hours of work, are taken over."""
+    config = (target / "config.json").read_text(encoding="utf-8", errors="replace")
+    weights = sorted((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in weight_files(target))
+    return json.dumps({"config": config, "weights": weights, **kind})
+
+
+def _digest(conversations: Sequence[Conversation]) -> str:
+    digest = hashlib.sha256()
+    for conversation in conversations:
+        digest.update(len(conversation).to_bytes(8, "little") + conversation.token_ids.tobytes())
+    return digest.hexdigest()
+
+
+def _is_whole(path: Path, conversations: Sequence[Conversation]) -> bool:
+    """Whether the file holds the states of just these conversations, every byte as it was written."""
+    if not path.is_file():
+        return False
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            num_rows: int = file.get_slice("states").get_shape()[0]
+    except (SafetensorError, OSError):
+        return False
+    if num_rows != sum(len(conversation) for conversation in conversations):
+        return False
+    if "crc32" not in metadata:  # written before there were checksums
+        return True
+    return metadata.get("conversations") == _digest(conversations) and metadata["crc32"] == str(_checksum(path))
+
+
+def _checksum(path: Path) -> int:
+    """Of what follows the header."""
+    with open(path, "rb") as file:
+        file.seek(safetensors_header(path)[1])
+        checksum = 0
+        while block := file.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
 
 
 def _power_of_two_scales(chunks: Floats) -> Floats:

@@ -16,7 +16,6 @@ import numpy as np
 from eagle31rt.errors import InvalidArgumentError
 from eagle31rt.sampling_params import SamplingParams
 from eagle31rt.training.conversations import ASSISTANT, GIVEN, USER, Conversation, ConversationStore
-from eagle31rt.training.documents import read_documents
 from eagle31rt.training.prompts import Messages, PromptWriter
 from eagle31rt.training.settings import DataSettings
 
@@ -84,16 +83,18 @@ class Draft:
 
 
 class Generator:
-    """prompts None: the trainer's own (PromptWriter, and questions that the target asks itself)."""
+    """prompts None: the trainer's own (PromptWriter with the user's documents, and questions of the target itself)."""
 
-    def __init__(self, llm: LLM, settings: DataSettings, prompts: list[Messages] | None) -> None:
+    def __init__(
+        self, llm: LLM, settings: DataSettings, prompts: list[Messages] | None, documents: Sequence[str] = ()
+    ) -> None:
         self._llm, self._settings, self._prompts = llm, settings, prompts
         self._tokenizer = llm.get_tokenizer()
         eos = llm.info["eos_token_ids"]
         assert isinstance(eos, list)
         self._eos: list[int] = eos
         self._turns = TurnTokens.of(self._tokenizer, eos) if prompts is None or settings.max_turns > 1 else None
-        self._writer = PromptWriter(read_documents(settings.documents) if settings.documents else ())
+        self._writer = PromptWriter(documents)
         self._total = settings.self_generate if prompts is None else len(prompts)
         self._turn_limit = settings.max_tokens // 4  # tokens of a user turn after the first, or of the target's own
         if self._turns is not None:
@@ -108,15 +109,19 @@ class Generator:
         return -(-self._total // GROUP_SIZE)
 
     def run(self, store: ConversationStore, progress: Callable[[int, int], None]) -> None:
-        """Writes the groups that are missing. progress(groups done, groups in all)."""
-        for group in range(len(store), self.num_groups):
+        """Writes the conversations that are missing. progress(groups done, groups in all)."""
+        for group in range(self.num_groups):
             progress(group, self.num_groups)
-            store.write(group, self.group(group, self._passages(store, group)))
+            there = store.read(group) if group in store else []
+            if len(there) < min(GROUP_SIZE, self._total - group * GROUP_SIZE):
+                store.write(group, there + self.group(group, self._passages(store, group), len(there)))
         progress(self.num_groups, self.num_groups)
 
-    def group(self, group: int, passages: Sequence[str]) -> list[Conversation]:
+    def group(self, group: int, passages: Sequence[str], num_there: int = 0) -> list[Conversation]:
+        """The conversations of a group but the first `num_there`; each depends on its own number only."""
         first = group * GROUP_SIZE
-        drafts = [self._start(index, passages) for index in range(first, min(first + GROUP_SIZE, self._total))]
+        last = min(first + GROUP_SIZE, self._total)
+        drafts = [self._start(index, passages) for index in range(first + num_there, last)]
         while open_drafts := [draft for draft in drafts if not draft.finished]:
             self._answer(open_drafts)
             self._follow_up([draft for draft in open_drafts if not draft.finished], passages)
@@ -130,7 +135,7 @@ class Generator:
             text = self._writer.prompt(random, passages)
             rendered = self._tokenizer.render_chat([{"role": "user", "content": text}])
         else:
-            rendered = self._tokenizer.render_chat(self._prompts[index])
+            rendered = self._rendered(index, self._prompts[index])
         token_ids = self._tokenizer.encode(rendered, add_special_tokens=False)
         limit = self._settings.max_tokens // 2
         if self._prompts is None and random.random() < _OWN_QUESTION_SHARE and self._turns is not None:
@@ -142,6 +147,12 @@ class Generator:
         else:
             draft.add(token_ids[:limit], GIVEN)
         return draft
+
+    def _rendered(self, index: int, messages: Messages) -> str:
+        try:
+            return self._tokenizer.render_chat(messages)
+        except InvalidArgumentError as error:  # a template may refuse roles, or their order
+            raise InvalidArgumentError(f"--prompts, prompt {index + 1}: {error}") from error
 
     def _answer(self, drafts: list[Draft]) -> None:
         self._questions([draft for draft in drafts if self._turns and draft.token_ids == self._turns.opening])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Sequence
 from importlib.resources import files
@@ -12,6 +13,7 @@ from typing import Any
 from eagle31rt.errors import InvalidArgumentError
 
 Messages = list[dict[str, str]]
+_LONGEST_LINE = 4_000_000  # bytes; half of --max-tokens is read of a prompt, whatever its length
 _DOCUMENT_SHARE = 0.5  # of the prompts, where there are documents
 
 
@@ -63,19 +65,32 @@ _NUMBERS = {"a": (12, 95), "b": (5, 40), "c": (2, 12), "d": (60, 990), "e": (2, 
 def read_prompt_file(path: Path) -> list[Messages]:
     """JSON lines: a string, {"prompt": text}, or {"messages": [{"role": .., "content": ..}, ...]} ending with a user.
 
-    Raises InvalidArgumentError naming the line.
+    A byte order mark is passed over. Raises InvalidArgumentError naming the line.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"{path} is not valid UTF-8: {error}") from error
+    lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
     result = [_parse(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not result:
         raise InvalidArgumentError(f"{path} holds no prompts; give JSON lines with 'prompt' or 'messages'")
     return result
 
 
-def _parse(line: str, place: str) -> Messages:
+def _parse(line: bytes, place: str) -> Messages:
+    if len(line) > _LONGEST_LINE:
+        raise InvalidArgumentError(f"{place}: has {len(line)} bytes; give at most {_LONGEST_LINE}")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{place}: is not valid UTF-8: {error}") from error
+    messages = _messages(text, place)
+    for value in (value for message in messages for value in message.values()):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(f"{place}: holds half of a surrogate pair, which is no character") from error
+    return messages
+
+
+def _messages(line: str, place: str) -> Messages:
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError) as error:

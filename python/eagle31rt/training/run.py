@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from eagle31rt.training.batches import Dataset
 from eagle31rt.training.checkpoint import Checkpoint
 from eagle31rt.training.closed_form import closed_form_start
 from eagle31rt.training.conversations import ConversationStore
+from eagle31rt.training.documents import read_documents
 from eagle31rt.training.evaluation import Acceptance
 from eagle31rt.training.export import export_head
 from eagle31rt.training.features import FeatureCache, FeatureSettings
@@ -26,8 +28,10 @@ from eagle31rt.training.generation import Generator
 from eagle31rt.training.head import HeadSizes
 from eagle31rt.training.llama_head import LlamaHead
 from eagle31rt.training.losses import Teacher
-from eagle31rt.training.prompts import read_prompt_file
-from eagle31rt.training.settings import HeadSettings, TrainSettings
+from eagle31rt.training.manifest import FORMAT, Manifest, locked, settle_manifest, settle_prompts, target_identity
+from eagle31rt.training.places import check_places
+from eagle31rt.training.prompts import Messages, read_prompt_file
+from eagle31rt.training.settings import DataSettings, HeadSettings, TrainSettings, identity
 from eagle31rt.training.target import TargetSizes, TargetTensors
 from eagle31rt.training.trainer import Figures, Trainer
 from eagle31rt.training.vocabulary import choose_vocabulary, count_tokens, coverage
@@ -35,18 +39,38 @@ from eagle31rt.training.vocabulary import choose_vocabulary, count_tokens, cover
 _LOG_STEPS = 20
 
 
+@dataclass(frozen=True)
+class Source:
+    """What the user gives to write conversations from, read and judged."""
+
+    prompts: list[Messages] | None  # None: the trainer's own
+    documents: list[str]
+
+    @staticmethod
+    def read(settings: DataSettings) -> Source:
+        prompts = None if settings.prompts is None else read_prompt_file(settings.prompts)
+        return Source(prompts, [] if settings.documents is None else read_documents(settings.documents))
+
+
 def train(settings: TrainSettings, console: Console, resume: bool = False) -> Acceptance:
     """Everything from prompts to the exported directory; returns the acceptance that the engine measured.
 
     What is finished already (groups of conversations, captured states, optimizer steps) is taken over with `resume`.
+    Whatever can be judged without work is judged before any: values, target, folders, prompts, what the folder holds.
     """
     settings.check()
-    sizes = TargetSizes.read(settings.target)
-    with _disk_errors(settings.work):
-        prepare_work(settings.work, resume)
-        _prepare_torch(settings)
-        store = generate_data(settings, console)
-        trainer = make_trainer(settings, sizes, store, console)
+    target = TargetSizes.read(settings.target)
+    sizes = head_sizes(settings.head, target)
+    check_places(settings.target, settings.output, settings.work, resume)
+    source = Source.read(settings.data)
+    manifest = run_manifest(settings, source)
+    _prepare_torch(settings)
+    with resource_errors(), locked(settings.work):
+        check_places(settings.target, settings.output, settings.work, resume)  # another run may just have ended
+        settle_manifest(settings.work, manifest)
+        checkpoint = load_checkpoint(settings, manifest)
+        store = generate_data(settings, source, target.vocab_size, console)
+        trainer = make_trainer(settings, target, sizes, store, checkpoint, manifest, console)
         with _progress(console) as progress:
             task = progress.add_task("training", total=trainer.total_steps, completed=trainer.step)
 
@@ -56,26 +80,40 @@ def train(settings: TrainSettings, console: Console, resume: bool = False) -> Ac
                     console.print(f"step {step} of {total}: {_describe(figures)}")
 
             acceptance = trainer.run(report)
-        export_head(settings.output, trainer.head, trainer.kept, sizes)
+        export_head(settings.output, trainer.head, trainer.kept, target)
     return acceptance
 
 
-def prepare_work(work: Path, resume: bool) -> None:
-    used = work.is_dir() and any(work.iterdir())
-    if used and not resume:
-        raise InvalidArgumentError(f"{work} holds a run already: give --resume to go on with it, or another --work")
-    work.mkdir(parents=True, exist_ok=True)
+def run_manifest(settings: TrainSettings, source: Source) -> Manifest:
+    """What of this run may not change when it is resumed, besides the head itself. See manifest.py."""
+    manifest = {"format": FORMAT, **target_identity(settings.target), "--seed": settings.loop.seed}
+    if source.prompts is not None:
+        manifest["source"] = "--prompts"
+    elif settings.data.self_generate > 0:
+        manifest["source"] = "--self-generate"
+    return manifest
 
 
-def generate_data(settings: TrainSettings, console: Console) -> ConversationStore:
+def load_checkpoint(settings: TrainSettings, manifest: Manifest) -> Checkpoint | None:
+    path = settings.work / "checkpoint.pt"
+    if not path.is_file():
+        return None
+    checkpoint = Checkpoint.load(path)
+    checkpoint.check(identity(settings.head), manifest)
+    return checkpoint
+
+
+def generate_data(settings: TrainSettings, source: Source, vocab_size: int, console: Console) -> ConversationStore:
     """Lets the target write what is missing of the conversations."""
-    store = ConversationStore(settings.work / "data")
+    store = ConversationStore(settings.work / "data", vocab_size)
     data = settings.data
-    prompts = None if data.prompts is None else read_prompt_file(data.prompts)
-    if prompts is None and data.self_generate == 0:
+    if source.prompts is None and data.self_generate == 0:
         if len(store) == 0:
             raise InvalidArgumentError("there is no data: give --prompts FILE or --self-generate N")
+        store.check_complete()
         return store  # a resumed run
+    if source.prompts is not None:
+        settle_prompts(settings.work, source.prompts)
     llm = LLM(
         settings.target,
         max_model_len=data.max_tokens,
@@ -83,7 +121,7 @@ def generate_data(settings: TrainSettings, console: Console) -> ConversationStor
         num_threads=settings.threads or None,
         device=settings.device,
     )
-    generator = Generator(llm, data, prompts)
+    generator = Generator(llm, data, source.prompts, source.documents)
     with _progress(console) as progress:
         task = progress.add_task("generating", total=generator.num_groups)
         generator.run(store, lambda done, total: progress.update(task, completed=done, total=total))
@@ -119,12 +157,17 @@ def head_sizes(settings: HeadSettings, target: TargetSizes) -> HeadSizes:
     )
 
 
-def make_trainer(settings: TrainSettings, target: TargetSizes, store: ConversationStore, console: Console) -> Trainer:
-    """A trainer at step 0, or at the step of the checkpoint in the work folder."""
-    sizes = head_sizes(settings.head, target)
+def make_trainer(
+    settings: TrainSettings,
+    target: TargetSizes,
+    sizes: HeadSizes,
+    store: ConversationStore,
+    checkpoint: Checkpoint | None,
+    manifest: Manifest,
+    console: Console,
+) -> Trainer:
+    """A trainer at step 0, or at the step of the checkpoint."""
     tensors = TargetTensors.read(settings.target)
-    path = settings.work / "checkpoint.pt"
-    checkpoint = Checkpoint.load(path) if path.is_file() else None
     kept = checkpoint.kept if checkpoint else _choose(store, sizes, target, console)
     features = FeatureCache(settings.work / "features", store, _feature_settings(settings, target, sizes))
     dataset = Dataset(store, features, kept, target.vocab_size, settings.device, settings.loop.train_on_prompts)
@@ -143,7 +186,7 @@ def make_trainer(settings: TrainSettings, target: TargetSizes, store: Conversati
         plans = dataset.epoch(0, settings.loop.batch_tokens, settings.loop.seed)
         rows = closed_form_start(head, (dataset.load(plan) for plan in plans), settings.loop.seed)
         console.print(f"closed-form start from {rows} positions")
-    trainer = Trainer(settings, target, head, teacher, dataset, kept)
+    trainer = Trainer(settings, target, head, teacher, dataset, kept, manifest)
     if checkpoint is not None:
         trainer.resume(checkpoint)
         console.print(f"resuming after step {trainer.step}")
@@ -181,26 +224,31 @@ def _prepare_torch(settings: TrainSettings) -> None:
             raise DeviceError("torch finds no CUDA device; give --device cpu, or install torch for CUDA")
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cuda.matmul.allow_tf32 = True
-    elif settings.device != "cpu":
-        raise InvalidArgumentError(f"--device must be cpu or cuda, got {settings.device!r}")
+        if torch.device(settings.device).index not in (None, *range(torch.cuda.device_count())):
+            raise DeviceError(f"--device {settings.device}: torch finds {torch.cuda.device_count()} CUDA devices")
     torch.use_deterministic_algorithms(True)
     if settings.threads:
         torch.set_num_threads(settings.threads)
 
 
 @contextmanager
-def _disk_errors(work: Path) -> Iterator[None]:
+def resource_errors() -> Iterator[None]:
+    """Full disks that no writer has named, and torch's way to say that memory is short, as ResourceError."""
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno != errno.ENOSPC:
             raise
-        with suppress(OSError):
-            for partial in work.rglob("*.partial"):
-                partial.unlink()
+        place = error.filename or tempfile.gettempdir()
         raise ResourceError(
-            f"no space left for {work}: make room or lower --cache-gib, then give the same command with --resume"
+            f"no space left for {place}: make room, then give the same command with --resume"
         ) from error
+    except (MemoryError, RuntimeError) as error:
+        short = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+        if not short:
+            raise
+        advice = "lower --batch-tokens, --ttt-steps, --intermediate-size or --draft-vocab-size"
+        raise ResourceError(f"not enough memory: {advice}, then give the command with --resume") from error
 
 
 def _progress(console: Console) -> Progress:

@@ -1,16 +1,18 @@
-"""What one training run is asked to do."""
+"""What one training run is asked to do, and which values that can be."""
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from eagle31rt.errors import InvalidArgumentError
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 VARIANTS = ("eagle3.1", "eagle3")
-MAX_TTT_STEPS = 16
+STARTS = ("closed-form", "random")
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,6 @@ class HeadSettings:
     intermediate_size: int | None = None  # None: the target's
     capture_layers: tuple[int, ...] = ()  # k of the residual streams R_k; empty: (2, N//2, N-3)
     start: str = "closed-form"  # or "random"
-
-    def check(self) -> None:
-        if self.variant not in VARIANTS:
-            raise InvalidArgumentError(f"variant must be one of {', '.join(VARIANTS)}, got {self.variant!r}")
-        _require(self.draft_vocab_size >= 2, "draft-vocab-size", "2 or more", self.draft_vocab_size)
-        _require(self.start in ("closed-form", "random"), "start", "closed-form or random", self.start)
 
 
 @dataclass(frozen=True)
@@ -54,24 +50,6 @@ class LoopSettings:
     evaluate_prompts: int = 16
     num_speculative_tokens: int = 5  # of these measurements
 
-    def check(self) -> None:
-        _require(self.epochs > 0, "epochs", "more than 0", self.epochs)
-        _require(self.steps is None or self.steps >= 1, "steps", "1 or more", self.steps)
-        _require(self.batch_tokens >= 16, "batch-tokens", "16 or more", self.batch_tokens)
-        _require(1 <= self.ttt_steps <= MAX_TTT_STEPS, "ttt-steps", f"1 to {MAX_TTT_STEPS}", self.ttt_steps)
-        _require(0 < self.chain_fraction <= 1, "chain-fraction", "more than 0, at most 1", self.chain_fraction)
-        _require(0 <= self.dropout < 1, "dropout", "at least 0, less than 1", self.dropout)
-        _require(0 < self.step_decay <= 1, "step-decay", "more than 0, at most 1", self.step_decay)
-        _require(self.learning_rate > 0, "learning-rate", "more than 0", self.learning_rate)
-        _require(self.head_learning_rate >= 0, "head-learning-rate", "0 or more", self.head_learning_rate)
-        _require(self.warmup_steps >= 0, "warmup-steps", "0 or more", self.warmup_steps)
-        _require(0 < self.decay_fraction <= 1, "decay-fraction", "more than 0, at most 1", self.decay_fraction)
-        _require(self.max_gradient_norm > 0, "max-gradient-norm", "more than 0", self.max_gradient_norm)
-        _require(self.seed >= 0, "seed", "0 or more", self.seed)
-        _require(self.evaluate_prompts >= 1, "evaluate-prompts", "1 or more", self.evaluate_prompts)
-        limits = "1 to 16"
-        _require(1 <= self.num_speculative_tokens <= 16, "num-speculative-tokens", limits, self.num_speculative_tokens)
-
 
 @dataclass(frozen=True)
 class DataSettings:
@@ -88,14 +66,6 @@ class DataSettings:
     exact_features: bool = False  # store float32 instead of scaled float16
     seed: int = 0
 
-    def check(self) -> None:
-        _require(self.self_generate >= 0, "self-generate", "0 or more", self.self_generate)
-        _require(self.max_tokens >= 8, "max-tokens", "8 or more", self.max_tokens)
-        _require(self.max_new_tokens >= 4, "max-new-tokens", "4 or more", self.max_new_tokens)
-        _require(self.max_turns >= 1, "max-turns", "1 or more", self.max_turns)
-        _require(self.max_num_seqs >= 1, "max-num-seqs", "1 or more", self.max_num_seqs)
-        _require(self.cache_gib > 0, "cache-gib", "more than 0", self.cache_gib)
-
 
 @dataclass(frozen=True)
 class TrainSettings:
@@ -110,24 +80,72 @@ class TrainSettings:
     precision: str = "auto"  # of matrix products; auto: bfloat16 on CUDA, float32 on the CPU
 
     def check(self) -> None:
-        """Raises InvalidArgumentError naming the option."""
-        self.head.check()
-        self.loop.check()
-        self.data.check()
-        _require(self.threads >= 0, "threads", "0 or more", self.threads)
-        _require(self.precision in PRECISIONS, "precision", ", ".join(PRECISIONS), self.precision)
+        """Judges every value that needs no look at files. Raises InvalidArgumentError naming the option."""
+        for group in (self, self.head, self.loop, self.data):
+            for field in fields(group):
+                _check_option(field.name, getattr(group, field.name))
+        if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", self.device):
+            raise InvalidArgumentError(f"--device must be cpu or cuda, got {self.device!r}")
+
+
+class _Range(NamedTuple):
+    low: float
+    high: float = math.inf  # itself never allowed if infinite
+    above: bool = False  # low itself is not allowed
+
+    def holds(self, value: float) -> bool:
+        """False for what is not finite."""
+        return (value > self.low if self.above else value >= self.low) and value <= self.high and value < math.inf
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"a finite number, more than {self.low}" if self.above else f"a finite number, {self.low} or more"
+        return f"more than {self.low}, at most {self.high}" if self.above else f"{self.low} to {self.high}"
+
+
+_INT32_MAX = 2**31 - 1
+_SHARE = _Range(0, 1, above=True)
+# Every numeric field of the settings. Steps and seed share the 64 bits of a step's random seed.
+_RANGES = {
+    "draft_vocab_size": _Range(2, _INT32_MAX),
+    "intermediate_size": _Range(1, 2**20),
+    "epochs": _Range(0, 1_000_000, above=True),
+    "steps": _Range(1, _INT32_MAX),
+    "batch_tokens": _Range(16, _INT32_MAX),
+    "ttt_steps": _Range(1, 16),
+    "chain_fraction": _SHARE,
+    "dropout": _Range(0, 0.99),
+    "step_decay": _SHARE,
+    "learning_rate": _Range(0, above=True),
+    "head_learning_rate": _Range(0),
+    "warmup_steps": _Range(0, _INT32_MAX),
+    "decay_fraction": _SHARE,
+    "weight_decay": _Range(0),
+    "max_gradient_norm": _Range(0, above=True),
+    "seed": _Range(0, 2**32 - 1),
+    "checkpoint_minutes": _Range(0),
+    "evaluate_every": _Range(0, _INT32_MAX),
+    "evaluate_prompts": _Range(1, 100_000),
+    "num_speculative_tokens": _Range(1, 16),
+    "self_generate": _Range(0, 10**8),
+    "max_tokens": _Range(8, _INT32_MAX),
+    "max_new_tokens": _Range(4, _INT32_MAX),
+    "max_turns": _Range(1, 1000),
+    "max_num_seqs": _Range(1, 65536),
+    "cache_gib": _Range(0, 1e9, above=True),
+    "threads": _Range(0, 1024),
+}
+_CHOICES = {"variant": VARIANTS, "start": STARTS, "precision": PRECISIONS}
+
+
+def _check_option(name: str, value: object) -> None:
+    option = "--" + name.replace("_", "-")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise InvalidArgumentError(f"{option} must be one of {', '.join(_CHOICES[name])}, got {value!r}")
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and not _RANGES[name].holds(value):
+        raise InvalidArgumentError(f"{option} must be {_RANGES[name]}, got {value!r}")
 
 
 def identity(settings: HeadSettings) -> dict[str, Any]:
     """What a checkpoint records of the head, in types that survive JSON."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(settings).items()}
-
-
-def option_names(*groups: type) -> list[str]:
-    """Field names of settings classes."""
-    return [field.name for group in groups for field in fields(group)]
-
-
-def _require(condition: bool, option: str, wanted: str, value: object) -> None:
-    if not condition:
-        raise InvalidArgumentError(f"--{option} must be {wanted}, got {value!r}")

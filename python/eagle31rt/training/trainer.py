@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from eagle31rt.errors import CheckpointError, Eagle31rtError, InvalidArgumentError
+from eagle31rt.errors import CheckpointError, Eagle31rtError
 from eagle31rt.training.batches import BatchPlan, Dataset
 from eagle31rt.training.checkpoint import Checkpoint
 from eagle31rt.training.evaluation import Acceptance, evaluate_head, first_prompt
+from eagle31rt.training.files import writing
 from eagle31rt.training.head import DraftHead
 from eagle31rt.training.losses import StepLoss, Teacher, step_losses, weighted_loss
 from eagle31rt.training.settings import LoopSettings, TrainSettings, identity
@@ -23,6 +24,7 @@ from eagle31rt.training.target import TargetSizes
 
 _FINAL_RATE = 0.02  # of the learning rate, at the end of the cosine
 _SMOOTHING = 0.05  # of the running figures that the progress bar shows
+_RUINED = 10.0  # times the loss of guessing, or of the first step: no head with such a loss is worth keeping
 
 
 class TrainingError(Eagle31rtError, RuntimeError):
@@ -66,12 +68,24 @@ def make_optimizer(head: DraftHead, settings: LoopSettings) -> torch.optim.AdamW
     output = [head.lm_head.weight]
     rest = [parameter for parameter in head.parameters() if parameter is not head.lm_head.weight]
     head.lm_head.weight.requires_grad_(settings.head_learning_rate > 0)
-    groups: list[dict[str, Any]] = [{"params": rest, "factor": 1.0}]
-    if settings.head_learning_rate > 0:
-        groups.append({"params": output, "factor": settings.head_learning_rate})
+    groups: list[dict[str, Any]] = [
+        {"params": rest, "factor": 1.0},
+        {"params": output, "factor": settings.head_learning_rate},
+    ]
     return torch.optim.AdamW(
         groups, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay, fused=True
     )
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """The moments of a checkpoint, but the rates of this run."""
+    rates = [{key: group[key] for key in ("factor", "weight_decay")} for group in optimizer.param_groups]
+    saved = state["param_groups"]
+    if len(saved) == 1:  # earlier versions left a frozen lm_head out
+        state = {**state, "param_groups": [*saved, {**saved[0], "params": [len(saved[0]["params"])]}]}
+    optimizer.load_state_dict(state)
+    for group, own in zip(optimizer.param_groups, rates, strict=True):
+        group.update(own)
 
 
 class Trainer:
@@ -85,10 +99,15 @@ class Trainer:
         teacher: Teacher,
         dataset: Dataset,
         kept: torch.Tensor,
+        manifest: dict[str, Any],
     ) -> None:
         self.settings, self.sizes, self.head = settings, sizes, head
         self.teacher, self.dataset, self.kept = teacher, dataset, kept
+        self.manifest = manifest
         self.step = 0
+        self._saved_step = 0  # 0: nothing is saved
+        self._last_plan: BatchPlan | None = None
+        self._first_loss = 0.0
         self.optimizer = make_optimizer(head, settings.loop)
         self.figures = Figures([], [])
         self._saved_at = time.monotonic()
@@ -105,27 +124,46 @@ class Trainer:
         return max(1, round(loop.epochs * len(self.dataset.epoch(0, loop.batch_tokens, loop.seed))))
 
     def save(self) -> None:
-        settings = self.settings
-        Checkpoint(
-            self.step, identity(settings.head), self.kept, self.head.state_dict(), self.optimizer.state_dict()
-        ).save(self.checkpoint_path)
+        """Raises TrainingError instead of keeping a state that training has ruined."""
         self._saved_at = time.monotonic()
+        if self.step == self._saved_step:
+            return
+        self._check_state()
+        head, optimizer = self.head.state_dict(), self.optimizer.state_dict()
+        checkpoint = Checkpoint(self.step, identity(self.settings.head), self.kept, head, optimizer, self.manifest)
+        checkpoint.save(self.checkpoint_path)
+        self._saved_step = self.step
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.identity != identity(self.settings.head):
-            wanted = identity(self.settings.head)
-            changed = [key for key, value in checkpoint.identity.items() if value != wanted.get(key)]
-            raise InvalidArgumentError(
-                f"the checkpoint was made with {changed[0]} = {checkpoint.identity[changed[0]]!r}, not "
-                f"{wanted[changed[0]]!r}: give the same, or another --work"
-            )
         try:
             self.head.load_state_dict(checkpoint.head)
-            self.optimizer.load_state_dict(checkpoint.optimizer)
-        except (RuntimeError, ValueError) as error:
-            message = f"{self.checkpoint_path} does not fit this target or these options: {error}"
-            raise CheckpointError(message) from error
-        self.step = checkpoint.step
+            restore_optimizer(self.optimizer, checkpoint.optimizer)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            advice = "give the target and options that it was made with, or another --work"
+            raise CheckpointError(
+                f"{self.checkpoint_path} does not fit this target or these options: {advice}"
+            ) from error
+        self.step = self._saved_step = checkpoint.step
+
+    @torch.no_grad()
+    def _check_state(self) -> None:
+        """The last update may have ruined what gave a finite loss: look at the loss after it."""
+        finite = all(bool(torch.isfinite(parameter).all()) for parameter in self.head.parameters())
+        loss = math.nan
+        if finite and self._last_plan is not None:
+            self.head.eval()
+            batch = self.dataset.load(self._last_plan)
+            (step,) = step_losses(self.head, self.teacher, batch, 1, 1.0, torch.Generator().manual_seed(0))
+            loss = step.loss.item() / max(1, step.predictions)
+        if not loss <= _RUINED * max(math.log(len(self.kept)), self._first_loss):
+            raise TrainingError(f"the loss after step {self.step} is {loss:.3g}: {self._way_out()}")
+
+    def _way_out(self) -> str:
+        if self._saved_step:
+            kept = f"the state after step {self._saved_step} is in {self.checkpoint_path}"
+        else:
+            kept = "no state was saved, the data are"
+        return f"{kept}; resume with a lower --learning-rate"
 
     def run(self, report: Callable[[int, int, Figures], None]) -> Acceptance:
         """Trains to the last step, then measures and returns the acceptance."""
@@ -160,11 +198,11 @@ class Trainer:
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.head.parameters(), loop.max_gradient_norm)
         if not (torch.isfinite(loss) and torch.isfinite(norm)):
-            self.save()  # the weights are those before this step
-            raise TrainingError(
-                f"the loss of step {self.step + 1} is {loss.item()} (gradient norm {norm.item()}); the state before it "
-                f"is saved in {self.checkpoint_path}: resume with a lower --learning-rate"
-            )
+            figures = f"{loss.item()} (gradient norm {norm.item()})"
+            raise TrainingError(f"the loss of step {self.step + 1} is {figures}: {self._way_out()}")
+        if self._last_plan is None:
+            self._first_loss = losses[0].loss.item() / max(1, losses[0].predictions)
+        self._last_plan = plan
         factor = learning_rate_factor(self.step, total, loop)
         for group in self.optimizer.param_groups:
             group["lr"] = loop.learning_rate * group["factor"] * factor
@@ -207,7 +245,8 @@ class Trainer:
             settings.device,
         )
         line = {"step": self.step, **self.figures.rounded(), **self.validate(), "acceptance": acceptance.__dict__}
-        with open(settings.work / "log.jsonl", "a", encoding="utf-8") as log:
+        path = settings.work / "log.jsonl"
+        with writing(path), open(path, "a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
         return acceptance
 
