@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from support.checkpoints import TinyCheckpoint, write_target
-from support.draft_formats import DRAFT, FORMATS, STATES, TARGET, SourceDraft, draft_folder
+from support.draft_formats import DRAFT, FORMATS, STATES, TARGET, SourceDraft, draft_folder, gguf_layer
+from support.draft_gguf import write_draft_gguf
 from support.engine import random_prompt, run_draft
+from support.tensors import rounded
 
 from eagle31rt import LLM, SamplingParams, _testing
 from eagle31rt.errors import CheckpointError
@@ -150,3 +153,45 @@ def test_files_to_convert_are_given_as_they_are(
     assert run(path.parent if path.suffix else path) == (ids, accepted)
     assert [made] == list((tmp_path / "cache").iterdir())
     assert (made / "model.safetensors").stat().st_mtime_ns == before
+
+
+def convert(target: TinyCheckpoint, folder: Path, **options: Any) -> dict[str, Any]:
+    """config.json of a GGUF draft with other options of write_draft_gguf."""
+    source = SourceDraft(target)
+    folder.mkdir()
+    write_draft_gguf(folder / "draft.gguf", gguf_layer(source), source.weights, STATES, {}, **options)
+    converted = draft_folder(folder / "draft.gguf", folder / "converted")
+    config: dict[str, Any] = json.loads((converted / "config.json").read_text())
+    return config
+
+
+def test_rope_of_gguf_files(target: TinyCheckpoint, tmp_path: Path) -> None:
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 512}
+    assert convert(target, tmp_path / "yarn", keys=yarn)["rope_scaling"] == {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}  # fmt: skip
+    # The factors that transformers' llama3 rope has for these settings, computed one by one.
+    expected = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 1024}  # fmt: skip
+    factors = []
+    for pair in range(4):
+        length = 2 * np.pi * 10000.0 ** (pair / 4)
+        smooth = (1024 / length - 1) / 3
+        factors.append(1.0 if length < 256 else 8.0 if length > 1024 else 1 / ((1 - smooth) / 8 + smooth))
+    assert factors[2] not in (1.0, 8.0) and factors[:1] + factors[3:] == [1.0, 8.0]
+    table = {"rope_freqs.weight": np.array(factors, dtype=np.float32)}
+    assert convert(target, tmp_path / "llama3", tensors=table)["rope_scaling"] == expected
+    ones = {"rope_freqs.weight": np.ones(4, dtype=np.float32)}
+    assert convert(target, tmp_path / "ones", tensors=ones)["rope_scaling"] is None
+
+
+def test_quantised_gguf_tensors_become_bfloat16(target: TinyCheckpoint, tmp_path: Path) -> None:
+    source = SourceDraft(target)
+    values = source.weights["layers.0.self_attn.o_proj.weight"]
+    weights = {name: array for name, array in source.weights.items() if not name.endswith("o_proj.weight")}
+    packed = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q8_0)
+    options = {"raw": {"blk.0.attn_output.weight": (packed, gguf.GGMLQuantizationType.Q8_0)}}
+    write_draft_gguf(tmp_path / "draft.gguf", gguf_layer(source), weights, STATES, {}, **options)
+    folder = draft_folder(tmp_path / "draft.gguf", tmp_path / "converted")
+    loaded = _testing.load_draft_weights(str(folder), target.path)["layer"]["output"]
+    expected = rounded(gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q8_0), "bfloat16")
+    np.testing.assert_array_equal(loaded, expected)

@@ -96,10 +96,10 @@ def convert_gguf_draft(source: Path, directory: Path, on_tensor: Callable[[int, 
     """
     try:
         _convert(source, directory, on_tensor)
+    except Eagle31rtError:  # some are also the standard errors below
+        raise
     except NotImplementedError as error:
         raise UnsupportedError(f"{source}: {error}"[:_MAX_MESSAGE]) from error
-    except Eagle31rtError:
-        raise
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError) as error:  # of a damaged file
         raise CheckpointError(f"{source} is damaged: {error}"[:_MAX_MESSAGE]) from error
 

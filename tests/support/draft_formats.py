@@ -195,14 +195,18 @@ def write_vllm(directory: Path, source: SourceDraft) -> Path:
     return _safetensors(directory, config, source.tensors("layers.0."))
 
 
+def gguf_layer(source: SourceDraft) -> Config:
+    """The sizes that write_draft_gguf takes."""
+    return {**source.llama, "head_dim": 8, "rope_theta": 10000.0, "target_hidden_size": 32}
+
+
 def write_gguf(directory: Path, source: SourceDraft, absolute: bool) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "draft.gguf"
-    layer = {**source.llama, "head_dim": 8, "rope_theta": 10000.0, "target_hidden_size": 32}
     weights = dict(source.weights)
     if absolute:
         weights["d2t"] = weights["d2t"] + np.arange(len(weights["d2t"]))
-    write_draft_gguf(path, layer, weights, STATES, source.switches)
+    write_draft_gguf(path, gguf_layer(source), weights, STATES, source.switches)
     return path
 
 

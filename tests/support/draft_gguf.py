@@ -45,9 +45,10 @@ def write_draft_gguf(
     *,
     keys: Mapping[str, float | str] | None = None,
     tensors: Mapping[str, Array] | None = None,
+    raw: Mapping[str, tuple[Array, gguf.GGMLQuantizationType]] | None = None,
     architecture: str = "eagle3",
 ) -> None:
-    """Matrices as BF16, norms as F32. `keys` come below eagle3.; `tensors` as they are, under their file names."""
+    """Matrices as BF16, norms as F32. `keys` below eagle3. are added or replaced; `raw`: quantised tensors."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(1)
     writer.add_context_length(layer["max_position_embeddings"])
@@ -63,15 +64,8 @@ def write_draft_gguf(
     writer.add_token_list([f"token{i}" for i in range(layer["vocab_size"])])
     writer.add_array("eagle3.extract_layers", extract_layers)
     writer.add_uint32("eagle3.target_hidden_size", layer["target_hidden_size"])
-    for name, value in switches.items():
-        writer.add_bool(f"eagle3.{name}", value)
-    for name, number in (keys or {}).items():
-        if isinstance(number, str):
-            writer.add_string(f"eagle3.{name}", number)
-        elif isinstance(number, float):
-            writer.add_float32(f"eagle3.{name}", number)
-        else:
-            writer.add_uint32(f"eagle3.{name}", number)
+    for name, value in {**switches, **(keys or {})}.items():
+        _set_key(writer, f"eagle3.{name}", value)
     heads = {"q_proj": layer["num_attention_heads"], "k_proj": layer["num_key_value_heads"]}
     for name, values in weights.items():
         if name != "t2d":
@@ -79,10 +73,18 @@ def write_draft_gguf(
             _add(writer, _NAMES.get(name, name), values if count is None else permuted(values, count))
     for name, values in (tensors or {}).items():
         writer.add_tensor(name, values)
+    for name, (values, kind) in (raw or {}).items():
+        writer.add_tensor(name, values, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _set_key(writer: gguf.GGUFWriter, key: str, value: float | str) -> None:
+    kinds = {bool: "BOOL", str: "STRING", float: "FLOAT32", int: "UINT32"}
+    kind = gguf.GGUFValueType[kinds[type(value)]]
+    writer.add_key_value(key, value, kind)  # replaces a key that is there
 
 
 def _add(writer: gguf.GGUFWriter, name: str, values: Array) -> None:

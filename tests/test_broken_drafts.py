@@ -1,0 +1,56 @@
+"""Faults in every format of a draft are refused with the file and the field at fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.broken_drafts import FAULTS, GGUF_FAULTS, DraftFiles
+from support.checkpoints import TinyCheckpoint, write_target
+from support.draft_formats import FORMATS, TARGET, SourceDraft, draft_folder, gguf_layer
+from support.draft_gguf import write_draft_gguf
+
+from eagle31rt import _testing
+from eagle31rt.errors import CheckpointError
+
+# One of each; the second exports of three formats differ in names only.
+FOLDERS = ("SafeAILab .bin", "SafeAILab", "SpecForge", "TorchSpec", "speculators", "NVIDIA ModelOpt", "NeMo Automodel",
+           "vLLM")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> TinyCheckpoint:
+    return write_target(tmp_path_factory.mktemp("broken") / "target", TARGET, seed=1)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault(fault: str, name: str, target: TinyCheckpoint, tmp_path: Path) -> None:
+    files = DraftFiles(FORMATS[name].write(tmp_path / "draft", SourceDraft(target)))
+    FAULTS[fault].change(files)
+    files.save()
+    folder = draft_folder(files.directory, tmp_path / "converted")
+    with pytest.raises(FAULTS[fault].error, match=FAULTS[fault].message) as caught:
+        _testing.load_draft_weights(str(folder), target.path)
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("fault", GGUF_FAULTS)
+def test_gguf_fault(fault: str, target: TinyCheckpoint, tmp_path: Path) -> None:
+    wrong, source = GGUF_FAULTS[fault], SourceDraft(target)
+    weights = {name: values for name, values in {**source.weights, **wrong.weights}.items() if values is not None}
+    layer = {**gguf_layer(source), **wrong.layer}
+    path = tmp_path / "draft.gguf"
+    write_draft_gguf(path, layer, weights, wrong.extract_layers, {}, **wrong.options)
+    with pytest.raises(wrong.error, match=wrong.message) as caught:
+        _testing.load_draft_weights(str(draft_folder(path, tmp_path / "converted")), target.path)
+    assert str(path) in str(caught.value) or str(tmp_path / "converted") in str(caught.value)
+
+
+def test_damaged_gguf_files(target: TinyCheckpoint, tmp_path: Path) -> None:
+    path = FORMATS["GGUF, d2t of offsets"].write(tmp_path, SourceDraft(target))
+    whole = path.read_bytes()
+    for count, length in enumerate([0, 3, *range(8, 1600, 97), len(whole) // 2, len(whole) - 1]):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"draft\.gguf"):
+            draft_folder(path, tmp_path / str(count))
