@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from draft_formats import DOCUMENT, render
 from support.checkpoints import TinyCheckpoint, write_target
 from support.draft_formats import DRAFT, FORMATS, STATES, TARGET, SourceDraft, draft_folder, gguf_layer
 from support.draft_gguf import write_draft_gguf
@@ -109,6 +110,8 @@ def test_other_spellings_are_recognised() -> None:
         ({"architectures": ["LlamaForCausalLM"], "truncated_vocab_size": 9}, "SafeAILab"),
         ({"architectures": ["LlamaForCausalLMEagle3"], "parallel_drafting": False}, "NeMo Automodel"),
         ({"architectures": ["Eagle3Qwen3vlForCausalLM"]}, "vLLM"),
+        # What vLLM reads, and what `eagle31rt train` writes.
+        ({"architectures": ["LlamaForCausalLMEagle3"], "eagle_aux_hidden_state_layer_ids": [2, 4, 5]}, "vLLM"),
         ({}, "flat"),
     ):
         assert _testing.recognise_draft_format(json.dumps(config).encode()) == name
@@ -195,3 +198,7 @@ def test_quantised_gguf_tensors_become_bfloat16(target: TinyCheckpoint, tmp_path
     loaded = _testing.load_draft_weights(str(folder), target.path)["layer"]["output"]
     expected = rounded(gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q8_0), "bfloat16")
     np.testing.assert_array_equal(loaded, expected)
+
+
+def test_the_document_is_up_to_date() -> None:
+    assert DOCUMENT.read_text() == render(), "run python tests/draft_formats.py"

@@ -226,11 +226,12 @@ void bind_testing_model(py::module_& module) {
       [] {
         py::list result;
         for (const DraftFormat& format : draft_formats()) {
-          result.append(py::make_tuple(format.name, format.recognised_by, format.layer_ids));
+          const std::vector<std::string> unread(format.unread.begin(), format.unread.end());
+          result.append(py::make_tuple(format.name, format.recognised_by, format.layer_ids, unread));
         }
         return result;
       },
-      "(name, recognised by, layer ids) in the order of trying");
+      "(name, recognised by, layer ids, keys that are not read) in the order of trying");
   module.def(
       "recognise_draft_format",
       [](const py::bytes& config) {

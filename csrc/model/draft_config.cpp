@@ -23,17 +23,18 @@ struct DraftFile {
   JsonReader layer;
   std::optional<JsonReader> eagle;
   bool speculators = false;
+  bool own_norm_output = false;
 };
 
 DraftFile open_file(const Json& root, const std::string& source, const DraftFormat& format) {
   const JsonReader top(root, source);
-  if (!format.nested_layer) return {top, top, top.child("eagle_config"), false};
+  if (!format.nested_layer) return {top, top, top.child("eagle_config"), false, format.own_norm_output};
   const auto kind = top.text("speculators_model_type");
   E31_CHECK(kind == "eagle3", kUnsupported, source, ": speculators_model_type ", quote(kind.value_or("")),
             " is not supported; only eagle3 is");
   const auto layer = top.child("transformer_layer_config");
   E31_CHECK(layer, kCheckpoint, source, " has speculators_model_type but no \"transformer_layer_config\"");
-  return {top, *layer, top.child("eagle_config"), true};
+  return {top, *layer, top.child("eagle_config"), true, format.own_norm_output};
 }
 
 void refuse_architecture(const DraftFile& file) {
@@ -161,9 +162,15 @@ void parse_norm_before_residual(const DraftFile& file, DraftConfig& result, Find
   findings.resolved("norm_before_residual", found.value ? "true" : "false", found.origin);
 }
 
-void parse_feedback(const std::string& feedback, DraftConfig& result, Findings& findings) {
+void parse_feedback(const DraftFile& file, const std::string& feedback, DraftConfig& result, Findings& findings) {
   E31_CHECK(feedback == "auto" || feedback == "pre" || feedback == "post", kInvalidArgument, "feedback is ",
             quote(feedback), "; give auto, pre or post");
+  if (feedback == "auto" && result.norm_output && file.own_norm_output) {
+    findings.note(Rule::kFeedback,
+                  concat(file.top.source(),
+                         ": norm_output is true in a file of SpecForge, whose own training feeds back "
+                         "the state before the norm; if it was trained there without changes, pass feedback \"pre\""));
+  }
   if (feedback != "auto") result.norm_output = feedback == "post";
   findings.resolved("feedback", result.norm_output ? "post" : "pre", feedback == "auto" ? "norm_output" : "override");
 }
@@ -277,7 +284,7 @@ DraftConfig parse_draft_config(const std::string& config_json, const DecoderConf
   findings.check(Rule::kDraftVocabulary, [&] { parse_draft_vocabulary(file, result, findings); });
   findings.check(Rule::kSwitches, [&] { parse_switches(file, result, findings); });
   findings.check(Rule::kNormBeforeResidual, [&] { parse_norm_before_residual(file, result, findings); });
-  findings.check(Rule::kFeedback, [&] { parse_feedback(overrides.feedback, result, findings); });
+  findings.check(Rule::kFeedback, [&] { parse_feedback(file, overrides.feedback, result, findings); });
   findings.check(Rule::kRope, [&] { result.rope = parse_rope_config(file.layer, result.head_dim, max_positions); });
   findings.check(Rule::kDtype,
                  [&] { result.dtype = parse_config_dtype(file.top, parse_config_dtype(file.layer, target.dtype)); });

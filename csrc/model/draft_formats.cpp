@@ -39,8 +39,10 @@ bool is_modelopt(const JsonReader& top) {
   return eagle && eagle->has("use_mtp_layernorm");
 }
 
+// SpecForge, of the same architecture name, has its ids in eagle_config only.
 bool is_vllm(const JsonReader& top) {
-  return any_architecture(top, [](const std::string& name) { return name.starts_with("Eagle3"); });
+  return top.has("eagle_aux_hidden_state_layer_ids") ||
+         any_architecture(top, [](const std::string& name) { return name.starts_with("Eagle3"); });
 }
 
 bool is_safeailab(const JsonReader& top) {
@@ -68,14 +70,15 @@ constexpr DraftFormat kFormats[] = {
      .recognised_by = "`eagle_config.use_mtp_layernorm`",
      .layer_ids = kTwoPlaces,
      .matches = is_modelopt},
+    {.name = "vLLM",
+     .recognised_by = "an architecture that starts with `Eagle3`, or layer ids at the top level",
+     .layer_ids = kTwoPlaces,
+     .matches = is_vllm},
     {.name = "SpecForge",
      .recognised_by = "architecture `LlamaForCausalLMEagle3`",
      .layer_ids = kTwoPlaces,
-     .matches = [](const JsonReader& top) { return has_architecture(top, "LlamaForCausalLMEagle3"); }},
-    {.name = "vLLM",
-     .recognised_by = "an architecture that starts with `Eagle3`",
-     .layer_ids = kTwoPlaces,
-     .matches = is_vllm},
+     .matches = [](const JsonReader& top) { return has_architecture(top, "LlamaForCausalLMEagle3"); },
+     .own_norm_output = true},
     {.name = "SafeAILab",
      .recognised_by = "architecture `LlamaForCausalLM` with `draft_vocab_size` or `truncated_vocab_size`",
      .layer_ids = "none: the usual list",

@@ -15,7 +15,8 @@ struct DraftFormat {
   const char* recognised_by;  // for people
   const char* layer_ids;      // for people: where they are and what they count
   bool (*matches)(const JsonReader& top);
-  bool nested_layer = false;  // sizes of the layer lie in transformer_layer_config; ids count residual states
+  bool nested_layer = false;     // sizes of the layer lie in transformer_layer_config; ids count residual states
+  bool own_norm_output = false;  // its trainer gives norm_output a meaning of its own and feeds back the plain state
   std::span<const char* const> unread = {};  // keys that describe the target: the format's own reader ignores them
 };
 
