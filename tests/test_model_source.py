@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.hub import GATED, fake_hub
 from support.successor import write_successor_draft, write_successor_target
@@ -16,7 +17,7 @@ from support.tiny_gguf import write_tiny_gguf
 from support.tiny_tokenizer import write_tiny_tokenizer
 
 from eagle31rt import LLM, SamplingParams
-from eagle31rt.errors import CheckpointError, InvalidArgumentError, ResourceError
+from eagle31rt.errors import CheckpointError, InvalidArgumentError, ResourceError, UnsupportedError
 from eagle31rt.gguf_conversion import convert_gguf
 from eagle31rt.model_source import model_directory
 
@@ -63,6 +64,28 @@ def test_damaged_gguf_files_are_refused(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is a file but no GGUF file; give the directory"):
         LLM(file)
     assert list(cache.iterdir()) == []
+
+
+def test_rope_of_gguf_models(tmp_path: Path) -> None:
+    """Scaled frequencies are never dropped: they come from the keys or from the table, or the file is refused."""
+
+    def rope(**options: Any) -> tuple[float, dict[str, Any] | None]:
+        write_tiny_gguf(tmp_path / "tiny.gguf", **options)
+        convert_gguf(tmp_path / "tiny.gguf", tmp_path, lambda done, total: None)
+        config = json.loads((tmp_path / "config.json").read_text())
+        return config["rope_theta"], config["rope_scaling"]
+
+    assert rope() == (5000.0, None)
+    assert rope(rope_scaling="linear") == (5000.0, {"rope_type": "linear", "factor": 4.0})
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 1024}
+    # Wave lengths 2 pi 5000^(i / 4): 6.3 and 52.8 below 1024 / 4, 444.3 between, 3736 above 1024.
+    smooth = (1024 / (2 * np.pi * 5000.0**0.5) - 1) / 3
+    table = np.array([1.0, 1.0, 1 / ((1 - smooth) / 8 + smooth), 8.0])
+    assert rope(rope_frequencies=table) == (5000.0, {"rope_type": "llama3", **scaling})
+    with pytest.raises(UnsupportedError, match=r"tiny\.gguf: llama\.rope\.scaling\.type is 'longrope'"):
+        rope(rope_scaling="longrope")
+    with pytest.raises(UnsupportedError, match=r"tiny\.gguf: tensor 'rope_freqs.weight' is no llama3 rope"):
+        rope(rope_frequencies=np.array([1.0, 2.0, 3.0, 4.0]))
 
 
 @pytest.mark.parametrize("word", ["../x/y", "a/b/c", "./nowhere", "no where/x", "a/-b", "-a/b", "x" * 300 + "/y"])

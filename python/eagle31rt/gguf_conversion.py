@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eagle31rt.errors import CheckpointError, Eagle31rtError, UnsupportedError
+from eagle31rt.gguf_rope import ROPE_FREQUENCIES, rope_config
 from eagle31rt.safetensors_writer import RawTensor, bfloat16_tensor, save_safetensors
 
 _GLOBAL_NAMES = {
@@ -64,17 +65,18 @@ def _convert(reader: gguf.GGUFReader, directory: Path, on_tensor: Callable[[int,
     metadata: Metadata = {key: field.contents() for key, field in reader.fields.items()}
     if metadata.get("general.architecture") != "llama" or metadata.get("tokenizer.ggml.model") != "gpt2":
         raise CheckpointError(f"{name}: only llama models with a gpt2 (byte-level BPE) tokenizer can be converted")
-    if any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
-        raise UnsupportedError(
-            f"{name}: its rope frequencies are scaled by a table (llama 3.1 and later), from which no config.json can "
-            "be made; use the Hugging Face directory of the model"
-        )
     tensors: dict[str, RawTensor] = {}
+    frequencies: npt.NDArray[np.float32] | None = None
     for index, tensor in enumerate(reader.tensors):
-        tensors[hugging_face_name(tensor.name)] = bfloat16_tensor(_dequantised(tensor, metadata))
+        if tensor.name == ROPE_FREQUENCIES:
+            frequencies = np.asarray(tensor.data, dtype=np.float32).reshape(-1)
+        else:
+            tensors[hugging_face_name(tensor.name)] = bfloat16_tensor(_dequantised(tensor, metadata))
         on_tensor(index + 1, len(reader.tensors))
     save_safetensors(directory / "model.safetensors", dict(sorted(tensors.items())))
-    _write_json(directory / "config.json", model_config(metadata, tied="lm_head.weight" not in tensors))
+    config = model_config(metadata, tied="lm_head.weight" not in tensors)
+    config |= rope_config(name, metadata, config["head_dim"], frequencies)
+    _write_json(directory / "config.json", config)
     _write_json(directory / "generation_config.json", _special_ids(metadata))
     write_tokenizer(metadata, directory)
 
@@ -105,7 +107,7 @@ def unpermuted(rows: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.
 
 
 def model_config(metadata: Metadata, tied: bool) -> dict[str, Any]:
-    """config.json of the model."""
+    """config.json of the model, without its rope."""
     epsilon = float(metadata["llama.attention.layer_norm_rms_epsilon"])
     num_heads = int(metadata["llama.attention.head_count"])
     hidden_size = int(metadata["llama.embedding_length"])
@@ -123,7 +125,6 @@ def model_config(metadata: Metadata, tied: bool) -> dict[str, Any]:
         "max_position_embeddings": int(metadata["llama.context_length"]),
         # The file stores the nearest float32 (9.99999975e-06 for 1e-05): print it back with its own precision.
         "rms_norm_eps": float(str(np.float32(epsilon))),
-        "rope_theta": float(metadata.get("llama.rope.freq_base", 10000.0)),
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": tied,

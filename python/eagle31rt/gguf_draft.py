@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from eagle31rt.errors import CheckpointError, Eagle31rtError, UnsupportedError
 from eagle31rt.gguf_conversion import unpermuted
-from eagle31rt.gguf_rope import rope_config
+from eagle31rt.gguf_rope import ROPE_FREQUENCIES, rope_config
 from eagle31rt.safetensors_writer import RawTensor, bfloat16_tensor, save_safetensors
 
 ARCHITECTURE = "eagle3"
@@ -44,7 +44,7 @@ _NAMES = {
     "blk.0.ffn_down.weight": "layers.0.mlp.down_proj.weight",
 }
 _FC_NORM = re.compile(r"fc_norm\.\d+\.weight")
-_ROPE_FREQUENCIES = ("rope_freqs.weight", "blk.0.rope_freqs.weight")
+_ROPE_TENSORS = (ROPE_FREQUENCIES, f"blk.0.{ROPE_FREQUENCIES}")
 # Keys below "eagle3." that are read here or in gguf_rope.py, and those that say nothing new.
 _READ_KEYS = frozenset((
     "extract_layers", "target_hidden_size", "norm_before_residual", "fc_norm", "norm_output", "embedding_length",
@@ -109,7 +109,7 @@ def _convert(source: Path, directory: Path, on_tensor: Callable[[int, int], None
     tensors: dict[str, RawTensor] = {}
     frequencies: npt.NDArray[np.float32] | None = None
     for index, tensor in enumerate(reader.tensors):
-        if tensor.name in _ROPE_FREQUENCIES:
+        if tensor.name in _ROPE_TENSORS:
             frequencies = np.asarray(tensor.data, dtype=np.float32).reshape(-1)
         else:
             name = _canonical_name(tensor.name, source)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from eagle31rt.errors import CheckpointError, UnsupportedError
 
+ROPE_FREQUENCIES = "rope_freqs.weight"
 # Key of llama.cpp below "rope.scaling." -> of the config.
 _SCALING = {
     "factor": "factor",
@@ -23,7 +24,7 @@ _ORIGINAL_LENGTHS = tuple(1 << bits for bits in range(10, 21))
 
 
 def rope_config(
-    source: Path, metadata: dict[str, Any], head_dim: int, frequencies: npt.NDArray[np.float32] | None
+    source: str | Path, metadata: dict[str, Any], head_dim: int, frequencies: npt.NDArray[np.float32] | None
 ) -> dict[str, Any]:
     """`rope_theta` and `rope_scaling` of the file's architecture.
 
@@ -64,7 +65,7 @@ def llama3_factors(
 
 
 def _llama3_scaling(
-    source: Path, frequencies: npt.NDArray[np.float32], theta: float, head_dim: int
+    source: str | Path, frequencies: npt.NDArray[np.float32], theta: float, head_dim: int
 ) -> dict[str, Any] | None:
     """The llama3 scaling that gives exactly these factors; the file has the factors only."""
     if frequencies.shape != (head_dim // 2,) or not np.all(np.isfinite(frequencies)):

@@ -23,7 +23,7 @@ _MAX_MESSAGE = 500
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _REVISION = re.compile(r"[\w][\w./-]{0,254}", re.ASCII)
 _GGUF_MAGIC = b"GGUF"
-_GGUF_VERSION = 1  # raise it when the conversion changes: older results are then not used
+_GGUF_VERSION = 2  # raise it when the conversion changes: older results are then not used
 # Everything that a model is read from lies at the top; folders below hold other formats of it ("original/", "metal/").
 _FILES = ("*.json", "*.jinja", "*.model", "*.safetensors")
 _PICKLED_WEIGHTS = "pytorch_model*.bin"

@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 
 from support.tensors import Array, stored
+from support.tiny_gguf import permuted
 
 _NAMES = {
     "fc.weight": "fc.weight",
@@ -27,13 +28,6 @@ _NAMES = {
     "layers.0.mlp.down_proj.weight": "blk.0.ffn_down.weight",
     "d2t": "d2t",
 }
-
-
-def permuted(rows: Array, num_heads: int) -> Array:
-    """llama.cpp's order: within a head, row 2i is old row i and row 2i + 1 is old row i + head_dim / 2."""
-    head_dim = rows.shape[0] // num_heads
-    order = np.arange(head_dim).reshape(2, -1).T.reshape(-1)
-    return np.concatenate([rows[head * head_dim :][order] for head in range(num_heads)])
 
 
 def write_draft_gguf(

@@ -26,16 +26,18 @@ _NAMES = {
 
 def permuted(rows: Array, num_heads: int) -> Array:
     """llama.cpp's order: within a head, row 2i is old row i and row 2i + 1 is old row i + head_dim / 2."""
-    result = np.empty_like(rows)
-    for head in range(num_heads):
-        for i in range(HEAD_DIM // 2):
-            result[head * HEAD_DIM + 2 * i] = rows[head * HEAD_DIM + i]
-            result[head * HEAD_DIM + 2 * i + 1] = rows[head * HEAD_DIM + i + HEAD_DIM // 2]
-    return result
+    head_dim = rows.shape[0] // num_heads
+    order = np.arange(head_dim).reshape(2, -1).T.reshape(-1)
+    return np.concatenate([rows[head * head_dim :][order] for head in range(num_heads)])
 
 
-def write_tiny_gguf(path: Path, architecture: str = "llama") -> dict[str, Array]:
-    """Returns the weights by their Hugging Face names, in Hugging Face's row order."""
+def write_tiny_gguf(
+    path: Path, architecture: str = "llama", rope_frequencies: Array | None = None, rope_scaling: str = "none"
+) -> dict[str, Array]:
+    """Returns the weights by their Hugging Face names, in Hugging Face's row order.
+
+    rope_frequencies: the table [HEAD_DIM / 2] of llama3 rope.
+    """
     random = np.random.default_rng(3)
     tokens = [*SPECIAL, *byte_tokens()[:-1], "ab"]
     weights: dict[str, Array] = {}
@@ -49,6 +51,11 @@ def write_tiny_gguf(path: Path, architecture: str = "llama") -> dict[str, Array]
     writer.add_rope_freq_base(5000.0)
     writer.add_rope_dimension_count(HEAD_DIM)
     writer.add_layer_norm_rms_eps(1e-5)
+    if rope_scaling != "none":
+        writer.add_string(f"{architecture}.rope.scaling.type", rope_scaling)
+        writer.add_rope_scaling_factor(4.0)
+    if rope_frequencies is not None:
+        writer.add_tensor("rope_freqs.weight", rope_frequencies.astype(np.float32))
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokens)
