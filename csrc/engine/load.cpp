@@ -9,6 +9,7 @@
 #include "engine/engine_impl.h"
 #include "model/checkpoint.h"
 #include "model/config_checks.h"
+#include "model/draft_checks.h"
 #include "ops/cuda_backend.h"
 #include "ops/ops.h"
 #include "spec/chain_drafter.h"
@@ -71,7 +72,12 @@ void Engine::Impl::load_models() {
       parse_decoder_config(config_text(config_.model), generation_config_text(config_.model), config_.model);
   // The draft's config decides what the target captures, and a wrong draft should be refused before weights are read.
   std::optional<DraftConfig> draft_config;
-  if (!config_.draft.empty()) draft_config = read_draft_config(config_.draft, target_config, draft_overrides());
+  if (!config_.draft.empty()) {
+    Findings findings;
+    check_draft_is_not_target(config_.model, config_.draft, findings);
+    draft_config = read_draft_config(config_.draft, target_config, draft_overrides());
+    check_draft_weights(Checkpoint::open(config_.draft), *draft_config, findings);
+  }
   max_model_len_ = serving_length(config_.max_model_len, target_config);
   weight_dtype_ = chosen_dtype(config_.dtype, target_config.dtype);
   kv_dtype_ = chosen_dtype(config_.kv_cache_dtype, weight_dtype_);

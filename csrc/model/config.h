@@ -104,8 +104,9 @@ struct DraftConfig {
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
-  int32_t vocab_size = 0;        // V
-  int32_t draft_vocab_size = 0;  // Vd
+  int32_t vocab_size = 0;               // V
+  int32_t draft_vocab_size = 0;         // Vd
+  int32_t max_position_embeddings = 0;  // of training; longer contexts run, with fewer accepted tokens
   float rms_norm_eps = 1e-6f;
   bool qkv_bias = false, mlp_bias = false, fc_bias = false;
   RopeConfig rope;

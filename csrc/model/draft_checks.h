@@ -17,4 +17,8 @@ DraftConfig parse_draft_config(const std::string& config_json, const DecoderConf
 // Everything that headers, d2t and t2d tell; no weight is read.
 void check_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, Findings& findings);
 
+// Both may be one folder under two names. Its refusal is Error(kInvalidArgument).
+void check_draft_is_not_target(const std::string& target_directory, const std::string& draft_directory,
+                               Findings& findings);
+
 }  // namespace eagle31rt

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
 
 #include "base/check.h"
@@ -177,6 +178,7 @@ void parse_feedback(const DraftFile& file, const std::string& feedback, DraftCon
 
 void parse_layer(const DraftFile& file, const DecoderConfig& target, DraftConfig& result, int32_t& max_positions) {
   max_positions = file.layer.integer_or("max_position_embeddings", max_positions, 1, kMaxPositionEmbeddings);
+  result.max_position_embeddings = max_positions;
   const LayerSizes sizes = parse_layer_sizes(file.layer, /*kv_heads_default=*/true);
   result.hidden_size = sizes.hidden_size;
   result.intermediate_size = sizes.intermediate_size;
@@ -250,6 +252,16 @@ void parse_capture_layers(const DraftFile& file, const DecoderConfig& target, co
 }
 
 }  // namespace
+
+void check_draft_is_not_target(const std::string& target_directory, const std::string& draft_directory,
+                               Findings& findings) {
+  findings.check(Rule::kDraftIsTarget, [&] {
+    std::error_code ignored;  // a folder that is not there is another rule's
+    E31_CHECK(!std::filesystem::equivalent(target_directory, draft_directory, ignored), kInvalidArgument,
+              "the draft is the target itself (", draft_directory,
+              "); give the folder of an EAGLE-3 or EAGLE-3.1 draft of this target");
+  });
+}
 
 DraftConfig parse_draft_config(const std::string& config_json, const DecoderConfig& target,
                                const DraftOverrides& overrides, const std::string& source, Findings& findings) {

@@ -223,6 +223,10 @@ void check_tensors(CanonicalNames& names, const DraftConfig& config, std::vector
   names.erase(kTargetToDraft);
   findings.check(Rule::kEmbedding, [&] { check_embedding(names, config); });
   findings.check(Rule::kHead, [&] { check_head(names, config); });
+  for (const char* name : {kEmbedding, kHead}) {
+    const bool own = names.find(name) != nullptr;
+    findings.resolved(name, own ? "own" : "shared", own ? "the draft's tensor" : "the target's tensor");
+  }
   DraftWeights weights;
   WeightLoader loader(names, config.dtype, cpu_device());
   add_graph(loader, names, config, weights);

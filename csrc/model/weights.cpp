@@ -59,6 +59,16 @@ void add_decoder_layer(WeightLoader& loader, LayerWeights& layer, const DecoderC
   add_layer(loader, layer, shape, prefix);
 }
 
+void add_decoder(WeightLoader& loader, const DecoderConfig& config, DecoderWeights& weights) {
+  weights.layers.resize(static_cast<size_t>(config.num_layers));
+  loader.add_matrix(weights.embedding, {{kEmbedding, config.vocab_size}}, config.hidden_size);
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    add_decoder_layer(loader, weights.layers[i], config, i);
+  }
+  loader.add_vector(weights.final_norm, {{"norm.weight", config.hidden_size}});
+  if (!config.tie_word_embeddings) loader.add_matrix(weights.head, {{kHead, config.vocab_size}}, config.hidden_size);
+}
+
 }  // namespace
 
 int64_t DecoderWeights::num_bytes() const {
@@ -73,16 +83,21 @@ DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderC
   if (config.tie_word_embeddings) drop_tied_head(names);
   DecoderWeights weights;
   weights.dtype = dtype;
-  weights.layers.resize(static_cast<size_t>(config.num_layers));
   WeightLoader loader(names, dtype, device);
-  loader.add_matrix(weights.embedding, {{kEmbedding, config.vocab_size}}, config.hidden_size);
-  for (size_t i = 0; i < weights.layers.size(); ++i) {
-    add_decoder_layer(loader, weights.layers[i], config, i);
-  }
-  loader.add_vector(weights.final_norm, {{"norm.weight", config.hidden_size}});
-  if (!config.tie_word_embeddings) loader.add_matrix(weights.head, {{kHead, config.vocab_size}}, config.hidden_size);
+  add_decoder(loader, config, weights);
   loader.run();
   return weights;
+}
+
+void check_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config) {
+  CanonicalNames names(checkpoint, canonical_name);
+  if (config.tie_word_embeddings) names.erase(kHead);  // compared with the embedding when it is loaded
+  DecoderWeights weights;
+  WeightLoader loader(names, config.dtype, cpu_device());
+  add_decoder(loader, config, weights);
+  loader.check_shapes();
+  loader.check_missing();
+  loader.check_unused();
 }
 
 }  // namespace eagle31rt

@@ -84,6 +84,8 @@ struct DraftWeights {
 // dtype: what to keep the weights in (the file's own with "auto" resolved by the caller).
 DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config, DType dtype,
                                     Device& device = cpu_device());
+// The checks of load_decoder_weights that need the headers only.
+void check_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config);
 DraftWeights load_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, const DecoderConfig& target,
                                 DType dtype, Device& device = cpu_device());
 
