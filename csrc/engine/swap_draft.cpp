@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "engine/engine_impl.h"
+#include "model/draft_checks.h"
 
 namespace eagle31rt {
 
@@ -28,6 +29,8 @@ void Engine::Impl::swap_draft(const std::string& directory) {
   check_not_lost();
   E31_CHECK(draft_ != nullptr, kInvalidArgument,
             "the engine was made without a draft; name one when it is made, so that the target keeps its features");
+  Findings findings;
+  check_draft_is_not_target(config_.model, directory, findings);
   const DraftConfig config = read_draft_config(directory, decoder_->config(), draft_overrides());
   check_overrides_fit(directory, config);
   std::unique_ptr<EagleDraft> draft = load_draft(directory, config);

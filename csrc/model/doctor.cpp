@@ -1,5 +1,6 @@
 #include "model/doctor.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/check.h"
@@ -16,7 +17,7 @@ namespace {
 class FindingCollector final : public Findings {
  public:
   bool check(Rule rule, const std::function<void()>& body) override {
-    if ((rule_info(rule).needs & failed_) != 0) {
+    if (is_blocked(rule)) {
       add({rule, FindingStatus::kSkipped, {}, {}, {}});
       failed_ |= bit(rule);
       return false;
@@ -70,6 +71,15 @@ class FindingCollector final : public Findings {
  private:
   std::vector<Finding>& of(Rule rule) { return outcomes_[static_cast<size_t>(rule)]; }
   const std::vector<Finding>& of(Rule rule) const { return outcomes_[static_cast<size_t>(rule)]; }
+
+  // Whether something that the rule needs, or that this in turn needs, is refused. A rule that was never reached for
+  // that reason is in no set.
+  bool is_blocked(Rule rule) const {
+    const uint64_t needs = rule_info(rule).needs;
+    if ((needs & failed_) != 0) return true;
+    return std::ranges::any_of(
+        draft_rules(), [&](const RuleInfo& other) { return (needs & bit(other.rule)) != 0 && is_blocked(other.rule); });
+  }
 
   // Worst first, so that the first status is the rule's; a rule passed or skipped twice counts once.
   void add(Finding finding) {

@@ -32,6 +32,18 @@ class EngineConfig:
     profile: bool  # collect the time breakdown
     def __init__(self) -> None: ...
 
+def draft_rules() -> list[dict[str, str]]: ...  # rule, check, fix; in order
+
+# loads, findings, resolved: the keys of `eagle31rt check --json` (docs/doctor.md). Raises nothing for broken folders.
+def examine_draft(
+    target: str,
+    draft: str,
+    capture_layers: Sequence[int] = ...,
+    layer_id_convention: str = "",
+    feedback: str = "auto",
+    max_model_len: int = 0,
+) -> dict[str, Any]: ...
+
 class SamplingParams:
     temperature: float
     top_k: int

@@ -1,4 +1,4 @@
-"""The command line: `eagle31rt demo | generate | chat | serve | train | convert | env`."""
+"""The command line: `eagle31rt demo | generate | chat | serve | check | train | convert | env`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from eagle31rt import __version__
+from eagle31rt.doctor.command import add_arguments as add_check_arguments
 from eagle31rt.errors import Eagle31rtError
 from eagle31rt.server.command import add_arguments as add_serve_arguments
 from eagle31rt.training.command import add_arguments as add_train_arguments
@@ -76,6 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_generate(commands.add_parser("generate", help="complete prompts"))
     _add_chat(commands.add_parser("chat", help="talk to a model, turn by turn"))
     add_serve_arguments(commands.add_parser("serve", help="OpenAI-style HTTP server (extra [server])"))
+    add_check_arguments(commands.add_parser("check", help="would this draft load for this target, and draft well?"))
     add_train_arguments(commands.add_parser("train", help="train an EAGLE-3 or EAGLE-3.1 draft for a target"))
     convert = commands.add_parser("convert", help="pytorch_model.bin to model.safetensors, running nothing in it")
     convert.add_argument("--input", required=True, metavar="DIR", help="directory with pytorch_model.bin")

@@ -91,6 +91,12 @@ def run_serve(arguments: argparse.Namespace) -> int:
     return run(arguments)
 
 
+def run_check(arguments: argparse.Namespace) -> int:
+    from eagle31rt.doctor.command import run
+
+    return run(arguments, _read_prompts)
+
+
 def run_env(arguments: argparse.Namespace) -> int:
     from eagle31rt import _core
 
@@ -156,11 +162,12 @@ def _given_prompts(arguments: argparse.Namespace) -> list[PromptInput] | None:
     if arguments.prompt_file is None:
         prompts: list[PromptInput] | None = arguments.prompt
         return prompts
-    result: list[PromptInput] = []
-    for number, line in enumerate(_read_text(arguments.prompt_file).split("\n"), start=1):
-        if line.strip():
-            result.append(_parse_line(line, f"{arguments.prompt_file}, line {number}"))
-    return result
+    return _read_prompts(arguments.prompt_file)
+
+
+def _read_prompts(path: str) -> list[PromptInput]:
+    lines = enumerate(_read_text(path).split("\n"), start=1)
+    return [_parse_line(line, f"{path}, line {number}") for number, line in lines if line.strip()]
 
 
 def _read_text(path: str) -> str:

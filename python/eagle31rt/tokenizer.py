@@ -93,6 +93,10 @@ class Tokenizer:
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
 
+    @property
+    def has_chat_template(self) -> bool:
+        return self._chat_template is not None
+
     def render_chat(
         self,
         messages: list[dict[str, Any]],
@@ -116,6 +120,11 @@ class Tokenizer:
             )
         values = {**self.special_tokens, "tools": tools, "documents": None, **(variables or {})}
         return template.render({**values, "messages": messages, "add_generation_prompt": add_generation_prompt})
+
+
+def chat_template_of(directory: Path) -> str | None:
+    """The template as written, or None. Raises CheckpointError naming a broken file."""
+    return _template_source(directory, _read_json_object(directory / "tokenizer_config.json"))
 
 
 def _read_json_object(path: Path) -> dict[str, Any]:

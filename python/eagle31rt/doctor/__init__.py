@@ -1,0 +1,1 @@
+"""The draft doctor, `eagle31rt check`: would this draft load for this target, and does it draft well (--probe)?"""
