@@ -1,27 +1,26 @@
-"""Training data: prompts, conversations that the target writes, the draft vocabulary, the cache of states."""
+"""Training data: prompts, conversations that the target writes, the draft vocabulary, the split."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
-from support.checkpoints import TargetSpec, write_target
-from support.engine import run_decoder
-from support.training import CAPTURE_LAYERS, train_arguments, write_training_target
+from support.training import train_arguments, write_training_target
 
 torch = pytest.importorskip("torch")
-from eagle31rt import LLM, _core  # noqa: E402
+from eagle31rt import LLM  # noqa: E402
 from eagle31rt.cli import main  # noqa: E402
 from eagle31rt.errors import CheckpointError, InvalidArgumentError  # noqa: E402
 from eagle31rt.tokenizer import Tokenizer  # noqa: E402
 from eagle31rt.training.batches import BatchPlan, Dataset  # noqa: E402
 from eagle31rt.training.conversations import ASSISTANT, GIVEN, Conversation, ConversationStore  # noqa: E402
 from eagle31rt.training.documents import read_documents  # noqa: E402
-from eagle31rt.training.features import FeatureCache, FeatureSettings  # noqa: E402
 from eagle31rt.training.generation import Generator, TurnTokens, cut_loop  # noqa: E402
-from eagle31rt.training.prompts import PromptWriter, read_prompt_file  # noqa: E402
+from eagle31rt.training.prompts import Messages, PromptWriter, read_prompt_file  # noqa: E402
 from eagle31rt.training.settings import DataSettings  # noqa: E402
 from eagle31rt.training.vocabulary import choose_vocabulary, count_tokens, coverage  # noqa: E402
 
@@ -53,9 +52,62 @@ def test_store_gives_back_what_it_was_given(tmp_path: Path) -> None:
     assert len(store) == 2, "group 2 is missing"
     assert same(store.read(0), first) and same(store.read(1), second)
     assert sorted(path.name for path in store.folder.iterdir())[0] == "tokens-00000.npz"
-    store.path(1).write_bytes(store.path(1).read_bytes()[:60])
-    with pytest.raises(CheckpointError, match=r"tokens-00001\.npz is damaged"):
-        store.read(1)
+
+
+def saved(folder: Path, **arrays: Any) -> bytes:
+    whole = {"token_ids": np.array([1, 2, 3], np.int32), "roles": np.zeros(3, np.uint8), "lengths": np.array([1, 2])}
+    np.savez_compressed(folder / "saved.npz", **{**whole, **arrays})
+    return (folder / "saved.npz").read_bytes()
+
+
+def zeroed(content: bytes, place: int) -> bytes:
+    return content[:place] + b"\0" * 40 + content[place + 40 :]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda folder: b"",
+        lambda folder: saved(folder)[:60],
+        lambda folder: zeroed(saved(folder, token_ids=np.arange(900, dtype=np.int32) % 96), 60),  # zlib's stream
+        lambda folder: saved(folder, token_ids=np.array([1, 2, 96])),
+        lambda folder: saved(folder, token_ids=np.array([1, 2, -1])),
+        lambda folder: saved(folder, token_ids=np.array([1.0, 2.0, 3.0])),
+        lambda folder: saved(folder, roles=np.array([0, 0, 3])),
+        lambda folder: saved(folder, roles=np.array([0, 0])),
+        lambda folder: saved(folder, lengths=np.array([1, 1])),
+        lambda folder: saved(folder, lengths=np.array([4, -1])),
+        lambda folder: saved(folder, lengths=np.array([3, 0])),
+    ],
+)
+def test_damaged_conversations_are_refused(tmp_path: Path, damaged: Callable[[Path], bytes]) -> None:
+    store = ConversationStore(tmp_path, vocab_size=96)
+    store.path(0).write_bytes(saved(tmp_path))
+    assert [c.token_ids.tolist() for c in store.read(0)] == [[1], [2, 3]]
+    store.path(0).write_bytes(damaged(tmp_path))
+    with pytest.raises(CheckpointError, match=r"tokens-00000\.npz is damaged \(.*remove it; --resume"):
+        store.read(0)
+
+
+def test_a_group_that_is_not_full_grows(target: Path, tmp_path: Path) -> None:
+    """Conversations added in several runs are those of one run."""
+    llm = LLM(target, max_num_seqs=16, num_threads=1)
+
+    def generate(store: ConversationStore, total: int, prompts: list[Messages] | None) -> None:
+        settings = DataSettings(self_generate=total, max_tokens=80, max_new_tokens=8, max_turns=1)
+        Generator(llm, settings, prompts and prompts[:total]).run(store, lambda done, of: None)
+
+    written = [[{"role": "user", "content": "abc"[: 1 + n % 3]}] for n in range(70)]
+    for prompts in (None, written):
+        whole, grown = (ConversationStore(tmp_path / f"{name}{prompts is None}") for name in ("whole", "grown"))
+        generate(whole, 70, prompts)
+        for total, sizes in ((10, [10]), (12, [12]), (70, [64, 6]), (3, [64, 6])):
+            generate(grown, total, prompts)
+            assert [len(grown.read(group)) for group in range(len(grown))] == sizes
+        assert all(same(grown.read(group), whole.read(group)) for group in (0, 1))
+        grown.path(0).unlink()
+        generate(grown, 70, prompts)
+        assert same(grown.read(0), whole.read(0)) and same(grown.read(1), whole.read(1))
 
 
 def test_vocabulary_is_what_answers_use() -> None:
@@ -102,7 +154,7 @@ def test_prompt_file(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     path.write_text(
-        '"one"\n\n{"prompt": "two"}\n{"messages": [{"role": "system", "content": "s"}, '
+        '\ufeff"one"\n\n{"prompt": "two"}\n{"messages": [{"role": "system", "content": "s"}, '
         + '{"role": "user", "content": "u"}]}\n'
     )
     one, two = ([{"role": "user", "content": text}] for text in ("one", "two"))
@@ -114,11 +166,13 @@ def test_prompt_file(tmp_path: Path) -> None:
     [
         (b"", "holds no prompts"),
         (b"\n \n", "holds no prompts"),
-        (b'"a"\n\xff\xfe\n', "is not valid UTF-8"),
         (b'"a"\n{"prompt"\n', "line 2: not valid JSON"),
         (b'{"text": "a"}\n', "line 1: must be a string"),
         (b'""\n', "line 1: the prompt is empty"),
         (b'{"messages": [{"role": "assistant", "content": "a"}]}\n', "the last message must be the user's"),
+        (b'"a"\n"b\\ud800"\n', "line 2: holds half of a surrogate pair"),
+        (b'"a"\n"' + b"b" * 5_000_000 + b'"\n', "line 2: has 5000002 bytes; give at most 4000000"),
+        (b'"a"\n\xff\xfe\n', "line 2: is not valid UTF-8"),
     ],
 )
 def test_bad_prompt_files(
@@ -131,6 +185,19 @@ def test_bad_prompt_files(
     assert main(train_arguments(target, tmp_path / "draft", self_generate=None, prompts=path)) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_a_prompt_that_the_template_refuses_is_named(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(self: Tokenizer, messages: Messages, **options: Any) -> str:
+        if messages[0]["content"] == "b":
+            raise InvalidArgumentError("chat template: no b")
+        return str(messages[0]["content"])
+
+    monkeypatch.setattr(Tokenizer, "render_chat", refusing)
+    prompts = [[{"role": "user", "content": text}] for text in ("a", "b")]
+    settings = DataSettings(max_tokens=80, max_new_tokens=8, max_turns=1)
+    with pytest.raises(InvalidArgumentError, match="--prompts, prompt 2: chat template: no b"):
+        Generator(LLM(target, num_threads=1), settings, prompts).group(0, [])
 
 
 def test_written_prompts_are_filled(tmp_path: Path) -> None:
@@ -169,73 +236,12 @@ def test_bad_documents(
     (tmp_path / "a.txt").write_bytes(content)
     assert main(train_arguments(target, tmp_path / "draft", documents=tmp_path)) == 2
     assert message in capsys.readouterr().err
+    assert main(train_arguments(target, tmp_path / "draft", documents=tmp_path / "absent")) == 2
+    assert "--documents: there is no file or folder" in capsys.readouterr().err
+    assert not list(tmp_path.glob("draft*")), "judged before any work"
     prompts = ("--prompts", str(tmp_path / "a.txt"))
     assert main(train_arguments(target, tmp_path / "draft", *prompts, self_generate=None, documents=tmp_path)) == 2
     assert "give that, too" in capsys.readouterr().err
-
-
-def feature_cache(target: Path, folder: Path, store: ConversationStore, limit: int, exact: bool) -> FeatureCache:
-    settings = FeatureSettings(target, CAPTURE_LAYERS, 4, 64, 64, threads=1, limit_bytes=limit, exact=exact)
-    return FeatureCache(folder, store, settings)
-
-
-def test_states_are_the_engines_and_the_cache_is_bounded(target: Path, tmp_path: Path) -> None:
-    store = ConversationStore(tmp_path / "data")
-    random = np.random.default_rng(1)
-    groups = [[conversation(*random.integers(3, 96, n)) for n in (20, 7)] for _ in range(4)]
-    for index, group in enumerate(groups):
-        store.write(index, group)
-    folder = tmp_path / "features"
-    size = 27 * 3 * 64 * 4  # 27 tokens, R_1, R_2 and R_4, float32
-    cache = feature_cache(target, folder, store, limit=2 * size + 3000, exact=True)
-    for index in (0, 1, 2, 3, 0):
-        captured, last = cache.get(index).rows(20, 27)
-        ids = groups[index][1].token_ids.tolist()
-        _, expected = run_decoder(target, ids, capture_layers=[1, 2, 4], kv_cache_dtype="auto")
-        assert captured.tobytes() == expected.tobytes()
-        assert last.tobytes() == np.ascontiguousarray(expected[:, -64:]).tobytes()
-        assert sum(path.stat().st_size for path in folder.glob("features-*")) <= 2 * size + 3000
-    kept = sorted(path.name for path in folder.glob("features-*"))
-    assert kept == ["features-00000.safetensors", "features-00003.safetensors"], "the last two used"
-    with pytest.raises(InvalidArgumentError, match="--cache-gib"):
-        feature_cache(target, tmp_path / "small", store, limit=size // 2, exact=True).get(0)
-    halves, _ = feature_cache(target, folder, store, limit=10 * size, exact=False).get(0).rows(0, 20)
-    exact, _ = feature_cache(target, tmp_path / "exact", store, limit=10 * size, exact=True).get(0).rows(0, 20)
-    assert 0 < np.abs(halves - exact).max() <= np.abs(exact).max() * 2**-11
-
-
-def test_extractor_goes_over_long_sequences_in_passes(tmp_path: Path) -> None:
-    target = write_target(tmp_path / "target", TargetSpec(max_position_embeddings=1100)).directory
-    token_ids = np.random.default_rng(3).integers(0, 96, 1050).tolist()
-    extractor = _core.FeatureExtractor(str(target), [1, 4], max_tokens=1050)
-    expected = run_decoder(target, token_ids, capture_layers=[1, 4], kv_cache_dtype="auto")[1]
-    assert extractor.extract(token_ids, [1050]).tobytes() == expected.tobytes()
-
-
-def test_extractor_takes_any_mixture_of_sequences(target: Path) -> None:
-    """The same bits alone and together; wrong input is refused by name."""
-    random = np.random.default_rng(2)
-    lengths = [3, 512, 1, 505, 40]
-    sequences = [random.integers(3, 96, n).tolist() for n in lengths]
-    extractor = _core.FeatureExtractor(str(target), [0, 2, 4], max_tokens=512, num_threads=2)
-    together = extractor.extract([i for ids in sequences for i in ids], lengths)
-    alone = np.concatenate([extractor.extract(ids, [len(ids)]) for ids in reversed(sequences)][::-1])
-    assert together.tobytes() == alone.tobytes()
-    expected = run_decoder(target, sequences[3], capture_layers=[0, 2, 4], kv_cache_dtype="auto")[1]
-    assert together[516:1021].tobytes() == expected.tobytes()
-    for arguments, message in (
-        (([1, 2], [1]), "lengths add up to 1 for 2 token ids"),
-        (([1], [0]), "a sequence has 0 tokens"),
-        (([1] * 513, [513]), "a sequence has 513 tokens; give 1 to max_tokens"),
-        (([96], [1]), "token id 96 is outside the vocabulary"),
-    ):
-        with pytest.raises(InvalidArgumentError, match=message):
-            extractor.extract(*arguments)
-    for layers in ([], [2, 1], [-1], [5]):
-        with pytest.raises(InvalidArgumentError, match="capture_layers must ascend within 0 to 4"):
-            _core.FeatureExtractor(str(target), layers, max_tokens=64)
-    with pytest.raises(InvalidArgumentError, match="max_tokens is 513; give 1 to 512"):
-        _core.FeatureExtractor(str(target), [1], max_tokens=513)
 
 
 class ZeroFeatures:

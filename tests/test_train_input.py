@@ -12,8 +12,10 @@ import pytest
 from support.training import train_arguments, write_training_target
 
 torch = pytest.importorskip("torch")
-from eagle31rt.cli import main  # noqa: E402
+from eagle31rt.cli import main, make_parser  # noqa: E402
 from eagle31rt.errors import InvalidArgumentError  # noqa: E402
+from eagle31rt.training.command import settings_from  # noqa: E402
+from eagle31rt.training.places import check_places  # noqa: E402
 from eagle31rt.training.settings import DataSettings, HeadSettings, LoopSettings, TrainSettings  # noqa: E402
 
 pytestmark = pytest.mark.dev
@@ -149,3 +151,34 @@ def test_a_folder_of_something_else_is_no_work_folder(
     arguments = train_arguments(target, tmp_path / "draft", *["--resume"] * resume, work=tmp_path)
     assert ("no run" if resume else "holds a run already") in refusal(arguments, capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"capture_layers": None}, "a target of 4 layers has no default capture layers: give --capture-layers"),
+        ({"capture_layers": (1, 2, 3)}, "could be read in two ways"),
+        ({"capture_layers": (-1, 4)}, "must ascend within 0 to 4"),
+        ({"device": "tpu"}, "--device must be cpu or cuda"),
+        ({"learning_rate": "nan"}, "--learning-rate must be a finite number, more than 0, got nan"),
+    ],
+)
+def test_options_are_judged_before_any_work(
+    target: Path, tmp_path: Path, options: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refusal(train_arguments(target, tmp_path / "draft", **options), capsys)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("output", "work"), [("draft", "draft.work"), (".", "here.work"), ("..", "deep.work")])
+def test_the_work_folder_lies_beside_the_output(
+    target: Path, tmp_path: Path, output: str, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "deep" / "here"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    arguments = make_parser().parse_args(train_arguments(target, Path(output)))
+    settings = settings_from(arguments)
+    beside = {"draft": here, ".": here.parent, "..": tmp_path}[output]
+    assert settings.work.absolute() == beside / work
+    check_places(target, settings.output, settings.work, resume=False)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -129,8 +127,7 @@ def test_a_cache_too_small_for_all_states_changes_no_bit(target: Path, tmp_path:
     assert weights(tmp_path / "small") == weights(tmp_path / "ample")
 
 
-@pytest.mark.parametrize("rate", [1e12, 1e30])
-@pytest.mark.parametrize("minutes", [0, 5])
+@pytest.mark.parametrize(("rate", "minutes"), [(1e12, 0), (1e30, 5)])
 def test_a_ruined_state_is_never_kept(
     target: Path, finished: Path, tmp_path: Path, rate: float, minutes: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,24 +156,35 @@ def test_a_ruined_state_does_not_replace_a_good_one(
     assert checkpoint.read_bytes() == before and not output.exists()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "draft.work/data/tokens-00000.npz.partial",
+        "draft.work/checkpoint.pt.partial",
+        "draft.work/log.jsonl",
+        "draft/model.safetensors.partial",
+        "draft/config.json.partial",
+    ],
+)
 def test_full_disk_is_told_and_resumable(
-    target: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    target: Path, finished: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = tmp_path / "draft"
-    save = torch.save
-
-    def full(values: Any, file: Any) -> None:
-        if values["step"] == 9:
-            file.write(b"half a checkpoint")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        save(values, file)
-
-    monkeypatch.setattr(torch, "save", full)
-    assert main(train_arguments(target, output, steps=24, checkpoint_minutes=0)) == 2
-    assert "no space left" in capsys.readouterr().err
-    assert not list((tmp_path / "draft.work").rglob("*.partial"))
-    monkeypatch.setattr(torch, "save", save)
-    assert main(train_arguments(target, output, "--resume", steps=24)) == 0
+    """Each file that a run writes, on a disk that is full. The message names the file's own disk."""
+    output, link = tmp_path / "draft", tmp_path / name
+    if "data" not in name:
+        copy_of_data(finished, output)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to("/dev/full")
+    arguments = train_arguments(target, output, "--resume", steps=24)
+    assert main(arguments) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    place = (
+        link.parent if link.parent == output and "model" in name else link.with_name(link.name.removesuffix(".partial"))
+    )
+    assert f"no space left for {place}: make room" in message
+    assert not list(tmp_path.rglob("*.partial")) and not (output / "config.json").exists()
+    link.unlink(missing_ok=True)
+    assert main(arguments) == 0
     assert weights(output) == weights(finished)
 
 
@@ -202,7 +210,9 @@ def test_a_damaged_checkpoint_is_refused(
     whole = finished.with_name("finished.work").joinpath("checkpoint.pt").read_bytes()
     (work / "checkpoint.pt").write_bytes(whole[: len(whole) // 2])
     assert main(train_arguments(target, tmp_path / "draft", "--resume", steps=24)) == 2
-    assert "checkpoint.pt is not a checkpoint" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "checkpoint.pt is not a checkpoint" in message and "trains from step 0" in message
+    assert "central directory" not in message, "torch's own words"
 
 
 @pytest.mark.parametrize(

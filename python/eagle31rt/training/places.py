@@ -88,8 +88,8 @@ def _is_draft_file(path: Path) -> bool:
 def _check_work(work: Path, resume: bool) -> None:
     if not work.is_dir():
         return
-    held = {path.name for path in work.iterdir()} - {"manifest.json", "lock"}
+    held = {path.name.removesuffix(".partial") for path in work.iterdir()} - {"manifest.json", "lock"}
     if held and not resume:
         raise InvalidArgumentError(f"{work} holds a run already: give --resume to go on with it, or another --work")
-    if held and not held & _RUN_NAMES:
+    if held and not held & OWN_NAMES:
         raise InvalidArgumentError(f"--work {work} holds {sorted(held)[0]} and no run: give another folder")
