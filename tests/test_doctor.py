@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from doctor import DOCUMENT, render
-from support.broken_drafts import BROKEN, IDS, TARGET, Pair, config, write_pair
+from support.broken_pairs import BROKEN, IDS, TARGET, Pair, config, write_pair
 from support.checkpoints import DraftSpec, draft_config, target_config, write_draft, write_target
 from support.tiny_tokenizer import write_tiny_tokenizer
 

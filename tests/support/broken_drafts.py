@@ -1,11 +1,8 @@
-"""A tiny valid pair and what can be wrong with one: each fault with the rule that must find it.
-
-pair = write_pair(folder)
-BROKEN["d2t past the vocabulary"].apply(pair)
-"""
+"""Faults of a draft, for every format of a Hugging Face folder: what is changed, and what the refusal must say."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,153 +10,222 @@ from typing import Any
 
 import numpy as np
 
-from eagle31rt.safetensors_writer import RawTensor
-from support.checkpoints import DraftSpec, TargetSpec, TinyCheckpoint, write_draft, write_target
-from support.loading import rewrite
-from support.tensors import Array
+from eagle31rt import _testing
+from eagle31rt.errors import CheckpointError, Eagle31rtError, UnsupportedError
+from eagle31rt.safetensors_writer import RawTensor, save_safetensors
+from eagle31rt.torch_checkpoint import read_torch_checkpoint
+from support.tensors import Array, stored
+from support.torch_file import write_torch_file
 
-TARGET = TargetSpec(num_layers=8)
-DRAFT = DraftSpec(draft_vocab_size=20)
-IDS = "eagle_aux_hidden_state_layer_ids"
-_NO_COUNT = {"num_aux_hidden_states": None}
-
-Tensors = dict[str, "RawTensor | Array | None"]
+_IDS = "eagle_aux_hidden_state_layer_ids"
+_PICKLE = "pytorch_model.bin"
 
 
-@dataclass
-class Pair:
-    target: TinyCheckpoint
-    draft: TinyCheckpoint
+class DraftFiles:
+    """A written draft, its tensors under canonical names, to be changed and saved."""
 
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.config: dict[str, Any] = json.loads((directory / "config.json").read_text())
+        if (directory / _PICKLE).exists():
+            self.tensors = read_torch_checkpoint(directory / _PICKLE)
+        else:
+            read = _testing.read_checkpoint(str(directory)).items()
+            self.tensors = {name: RawTensor(dtype, shape, data) for name, (dtype, shape, data) in read}
 
-def write_pair(folder: Path, spec: DraftSpec = DRAFT) -> Pair:
-    target = write_target(folder / "target", TARGET)
-    return Pair(target, write_draft(folder / "draft", target, spec))
+    @property
+    def layer(self) -> dict[str, Any]:
+        """The object with the sizes of the layer."""
+        nested: dict[str, Any] = self.config.get("transformer_layer_config", self.config)
+        return nested
+
+    def file_name(self, canonical: str) -> str:
+        """As this file spells it; a new tensor is spelled as the others."""
+        known = {name.removeprefix("model.").replace("midlayer.", "layers.0."): name for name in self.tensors}
+        return known.get(canonical, canonical)
+
+    def put(self, canonical: str, values: Array | None) -> None:
+        """Replaces, adds or (None) removes a tensor."""
+        name = self.file_name(canonical)
+        if values is None:
+            del self.tensors[name]
+        else:
+            self.tensors[name] = stored(values, "bfloat16")
+
+    def values(self, canonical: str) -> Array:
+        """Of an integer tensor."""
+        return np.frombuffer(self.tensors[self.file_name(canonical)].data, dtype="<i8")
+
+    def save(self) -> None:
+        (self.directory / "config.json").write_text(json.dumps(self.config))
+        if (self.directory / _PICKLE).exists():
+            write_torch_file(self.directory / _PICKLE, self.tensors)
+        else:
+            save_safetensors(self.directory / "model.safetensors", self.tensors)
 
 
 @dataclass(frozen=True)
-class Broken:
-    """`rule` finds it with `message`, a regular expression. `options`: arguments of examine and of the engine."""
+class Fault:
+    change: Callable[[DraftFiles], object]
+    message: str  # regular expression
+    error: type[Eagle31rtError] = CheckpointError
 
-    rule: str
+
+def _ones(*shape: int) -> Array:
+    return np.ones(shape, dtype=np.float32)
+
+
+def _put(name: str, values: Array | None) -> Callable[[DraftFiles], None]:
+    return lambda files: files.put(name, values)
+
+
+def _set(**keys: Any) -> Callable[[DraftFiles], None]:
+    return lambda files: files.config.update(keys)
+
+
+def _set_layer(**keys: Any) -> Callable[[DraftFiles], None]:
+    return lambda files: files.layer.update(keys)
+
+
+def _all(*changes: Callable[[DraftFiles], object]) -> Callable[[DraftFiles], None]:
+    def change(files: DraftFiles) -> None:
+        for one in changes:
+            one(files)
+
+    return change
+
+
+def _ids(*ids: int) -> Callable[[DraftFiles], None]:
+    def change(files: DraftFiles) -> None:
+        files.config[_IDS] = list(ids)
+        files.config.get("eagle_config", {}).pop(_IDS, None)
+
+    return change
+
+
+def _ids_in_two_places(files: DraftFiles) -> None:
+    files.config[_IDS] = [2, 4, 5]
+    files.config["eagle_config"] = {_IDS: [1, 3, 4]}
+
+
+def _post_norm_twice(files: DraftFiles) -> None:
+    files.config["norm_output"] = True
+    files.config["eagle_config"] = {**(files.config.get("eagle_config") or {}), "return_hidden_post_norm": False}
+
+
+def _absolute(files: DraftFiles) -> None:
+    """What llama.cpp's newer converter writes; t2d, if there, still tells."""
+    files.put("d2t", files.values("d2t") + np.arange(40))
+
+
+def _no_floats(files: DraftFiles) -> None:
+    bad = np.frombuffer(files.tensors[files.file_name("norm.weight")].data, dtype="<u2").copy()
+    bad[3] = 0x7FC0  # NaN
+    files.tensors[files.file_name("norm.weight")] = RawTensor("BF16", bad.shape, bad.tobytes())
+
+
+_QUERY = "layers.0.self_attn.q_proj.weight"
+_FC_NORMS = _all(*(_put(f"fc_norm.{i}.weight", _ones(32)) for i in range(3)))
+
+# The tiny draft: hidden 32, 4 heads of 8, 2 kv heads, MLP 40, 96 tokens, 40 of them drafted, 8 layers in the target.
+FAULTS: dict[str, Fault] = {
+    "no fc": Fault(_put("fc.weight", None), "is not an EAGLE draft: it has no fc.weight"),
+    "no hidden_norm": Fault(_put("layers.0.hidden_norm.weight", None), 'lacks .*"layers.0.hidden_norm.weight"'),
+    "no final norm": Fault(_put("norm.weight", None), 'lacks .*"norm.weight"'),
+    "no head": Fault(_put("lm_head.weight", None), 'lacks tensor "lm_head.weight"'),
+    "no d2t": Fault(_put("d2t", None), 'lacks tensor "d2t": the draft has 40 of 96 tokens'),
+    "fc of two states": Fault(_put("fc.weight", _ones(32, 64)), 'fc.weight" has 64 columns, but 3 captured'),
+    "query of a plain layer": Fault(_put(_QUERY, _ones(32, 32)), r"q_proj.weight. .*\[32, 32\].*\[32, 64\]"),
+    "narrow MLP": Fault(_put("layers.0.mlp.down_proj.weight", _ones(32, 39)), r"down_proj.weight. .*\[32, 39\]"),
+    "short head": Fault(_put("lm_head.weight", _ones(39, 32)), r'"lm_head.weight" .*\[39, 32\].*\[40, 32\]'),
+    "NaN": Fault(_no_floats, 'norm.weight" .BF16. has 1 values that are NaN'),
+    "unknown tensor": Fault(_put("enorm.weight", _ones(32)), 'does not ask for: "enorm.weight"'),
+    "d2t of target ids": Fault(_absolute, '"d2t".* target ids instead of offsets'),
+    "d2t of floats": Fault(_put("d2t", np.zeros(40, dtype=np.float32)), '"d2t" has dtype BF16; it must be I64'),
+    "d2t repeated": Fault(_put("d2t", -np.arange(40)), r'"d2t"\[1\] gives target id 0 after 0'),
+    "d2t too short": Fault(_put("d2t", np.zeros(39, dtype=np.int64)), r'"d2t" has shape \[39\]'),
+    "EAGLE-1 head": Fault(
+        _all(_put("fc.weight", _ones(32, 64)), _put(_QUERY, _ones(32, 32))), "is an EAGLE-1 head", UnsupportedError
+    ),
+    "EAGLE-1 input": Fault(
+        _set(eagle_config={"use_aux_hidden_state": False}), "use_aux_hidden_state. is false", UnsupportedError
+    ),
+    "EAGLE-1 architecture": Fault(
+        _set(architectures=["EagleLlamaForCausalLM"]), "is an EAGLE-1 head", UnsupportedError
+    ),
+    "fc_norm without switch": Fault(_FC_NORMS, '"fc_norm.0.weight" is present, but fc_norm is not true'),
+    "fc_norm without tensors": Fault(_set(fc_norm=True), "fc_norm is true in config.json, .* no tensor fc_norm."),
+    "both norms": Fault(_set(fc_norm=True, norm_before_fc=True), "norm_before_fc and fc_norm are both true"),
+    "aliases differ": Fault(_set(fc_norm=True, use_aux_norm=False), '"fc_norm" is true but "use_aux_norm" is false'),
+    "post norm differs": Fault(_post_norm_twice, '"norm_output" is true but .*return_hidden_post_norm" is false'),
+    "ids unsorted": Fault(_ids(4, 2, 5), rf"{_IDS} is \[4, 2, 5\]; ids must be strictly ascending"),
+    "ids beyond the target": Fault(_ids(2, 4, 9), rf"{_IDS} is \[2, 4, 9\].* the target has 8"),
+    "ids in two places": Fault(_ids_in_two_places, f'"{_IDS}" is .* but "eagle_config.{_IDS}" is'),
+    "more states announced": Fault(
+        _set(num_aux_hidden_states=4), "num_aux_hidden_states is 4, but 3|for its 4 captured"
+    ),
+    "another vocabulary": Fault(_set_layer(vocab_size=95), 'vocab_size" is 95, but the target has 96'),
+    "another width": Fault(_set(target_hidden_size=64), '"target_hidden_size" is 64, but the target has 32'),
+    "two draft vocabularies": Fault(
+        _set(truncated_vocab_size=41), '"draft_vocab_size" is 40 but "truncated_vocab_size" is 41'
+    ),
+    "no heads": Fault(_set_layer(num_attention_heads=None), "num_attention_heads"),
+    "another activation": Fault(_set_layer(hidden_act="gelu"), 'hidden_act" is "gelu"', UnsupportedError),
+    "unknown rope": Fault(
+    _set_layer(rope_parameters=None, rope_scaling={"rope_type": "spiral"}), "spiral", UnsupportedError
+    ),
+    "P-EAGLE tensor": Fault(_put("mask_hidden", _ones(1, 1, 96)), '"mask_hidden" belongs to P-EAGLE', UnsupportedError),
+    "P-EAGLE switch": Fault(_set(parallel_drafting=True), '"parallel_drafting" is true', UnsupportedError),
+    "quantised": Fault(_put("fc.weight_scale", _ones(1)), "quantised", UnsupportedError),
+    "odd dtype": Fault(_set(dtype=None, torch_dtype="float8_e4m3fn"), "dtype .float8_e4m3fn", UnsupportedError),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GgufFault:
+    """`weights` replaces tensors by canonical name (None removes), the rest are arguments of write_draft_gguf."""
+
     message: str
-    apply: Callable[[Pair], object]
-    spec: DraftSpec = DRAFT
-    status: str = "refused"
+    error: type[Eagle31rtError] = CheckpointError
+    weights: dict[str, Array | None] = field(default_factory=dict)
+    layer: dict[str, Any] = field(default_factory=dict)
+    extract_layers: list[int] = field(default_factory=lambda: [2, 4, 5])
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def config(**changes: Any) -> Callable[[Pair], object]:
-    """Changes config.json of the draft; None is null, which counts as absent."""
-    return lambda pair: rewrite(pair.draft, {}, changes)
-
-
-def tensors(**changes: RawTensor | Array | None) -> Callable[[Pair], object]:
-    """Changes tensors of the draft: __ in a name stands for a dot."""
-    return lambda pair: rewrite(pair.draft, {name.replace("__", "."): value for name, value in changes.items()})
-
-
-def targets_config(**changes: Any) -> Callable[[Pair], object]:
-    return lambda pair: rewrite(pair.target, {}, changes)
-
-
-def replace_draft(pair: Pair) -> None:
-    """A whole model in the folder of the draft."""
-    pair.draft = write_target(pair.draft.directory, TARGET, seed=3)
-
-
-def point_at_target(pair: Pair) -> None:
-    pair.draft = pair.target
-
-
-def cut_file(pair: Pair) -> None:
-    path = pair.draft.directory / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-4])
-
-
-def write_text(pair: Pair, text: str) -> None:
-    (pair.draft.directory / "config.json").write_text(text)
-
-
-def offsets(*ids: int) -> Array:
-    return np.array(ids, dtype=np.int64) - np.arange(len(ids), dtype=np.int64)
-
-
-def flags(*ids: int) -> Array:
-    return np.isin(np.arange(TARGET.vocab_size), ids)
-
-
-_ONES = np.ones(32)
-_WIDE = DraftSpec(hidden_size=40, num_heads=5, num_kv_heads=1)
-_SPECULATORS = DraftSpec(form="speculators", spelling="layers")
-
-BROKEN: dict[str, Broken] = {
-    "a draft as target": Broken("target-config", "it is a draft; give it as", targets_config(draft_vocab_size=20)),
-    "a target of another family": Broken("target-config", '"mamba" is not supp', targets_config(model_type="mamba")),
-    "a target without one tensor": Broken(
-        "target-tensors", 'lacks .*"norm.weight"', lambda pair: rewrite(pair.target, {"model.norm.weight": None})
+_FREQUENCIES = {"rope_freqs.weight": np.array([1, 2, 3, 4], dtype=np.float32)}
+GGUF_FAULTS: dict[str, GgufFault] = {
+    "no fc": GgufFault("lacks tensor 'fc.weight'", weights={"fc.weight": None}),
+    "no hidden_norm": GgufFault('lacks .*"layers.0.hidden_norm.weight"', weights={"layers.0.hidden_norm.weight": None}),
+    "no head": GgufFault('lacks tensor "lm_head.weight"', weights={"lm_head.weight": None}),
+    "no d2t": GgufFault('lacks tensor "d2t"', weights={"d2t": None}),
+    "d2t of floats": GgufFault("tensor 'd2t' is F32, not I64", weights={"d2t": _ones(40)}),
+    "d2t of either kind": GgufFault(r"'d2t' \(40 of 96 tokens\) can hold", weights={"d2t": np.arange(40)}),
+    "d2t beyond the vocabulary": GgufFault('"d2t".*leaves the vocabulary', weights={"d2t": np.arange(40) + 60}),
+    "heads": GgufFault(
+        r"'blk.0.attn_q.weight' has shape \[32, 64\], and .* is 3", options={"keys": {"attention.head_count": 3}}
     ),
-    "a length beyond the target's": Broken(
-        "max-model-len", "max_model_len is 600; .* is 512", lambda pair: None, status="fixable",
-        options={"max_model_len": 600},
+    "width": GgufFault('"target_hidden_size" is 64, but the target has 32', layer={"target_hidden_size": 64}),
+    "vocabulary": GgufFault('"vocab_size" is 95, but the target has 96', layer={"vocab_size": 95}),
+    "rope width": GgufFault("dimension_count differs", UnsupportedError, options={"keys": {"rope.dimension_count": 4}}),
+    "two head sizes": GgufFault("value_length", UnsupportedError, options={"keys": {"attention.value_length": 16}}),
+    "ids unsorted": GgufFault("ids must be strictly ascending", extract_layers=[4, 2, 5]),
+    "ids of either kind": GgufFault(r"\[1, 3, 5\] can mean", extract_layers=[1, 3, 5]),
+    "switch": GgufFault("fc_norm is true .* no tensor fc_norm.", options={"keys": {"fc_norm": True}}),
+    "unknown key": GgufFault("key eagle3.softcap is not", UnsupportedError, options={"keys": {"softcap": 30.0}}),
+    "two layers": GgufFault("block_count is 2", UnsupportedError, options={"keys": {"block_count": 2}}),
+    "rope type": GgufFault(
+        "scaling.type is 'longrope'", UnsupportedError, options={"keys": {"rope.scaling.type": "longrope"}}
     ),
-    "the target as draft": Broken("draft-is-target", "the draft is the target itself", point_at_target),
-    "no JSON": Broken("draft-format", "JSON", lambda pair: write_text(pair, "{")),
-    "speculators without a layer": Broken(
-        "draft-format", 'no "transformer_layer_config"', config(transformer_layer_config=None), _SPECULATORS
+    "rope frequencies": GgufFault(
+        "'rope_freqs.weight' is no llama3", UnsupportedError, options={"tensors": _FREQUENCIES}
     ),
-    "another method of speculators": Broken("draft-format", "dflash", config(speculators_model_type="dflash")),
-    "Medusa": Broken("architecture", "is Medusa", config(architectures=["MedusaModel"])),
-    "EAGLE-1": Broken("architecture", "EAGLE-1 head", config(architectures=["LlamaForCausalLMEagle"])),
-    "a whole model": Broken("whole-model", "describes a whole model of 8 layers", replace_draft),
-    "P-EAGLE by its config": Broken("parallel-drafting", '"mask_token_id" is 5', config(mask_token_id=5)),
-    "P-EAGLE by its tensors": Broken("parallel-drafting", "mask_hidden", tensors(mask_hidden=np.ones((1, 1, 96)))),
-    "EAGLE-1 input": Broken(
-        "graph-options", "use_aux_hidden_state. is false", config(eagle_config={"use_aux_hidden_state": False})
+    "unknown tensor": GgufFault(
+        "'blk.1.x.weight' is not", UnsupportedError, options={"tensors": {"blk.1.x.weight": _ones(4)}}
     ),
-    "a scaled head": Broken("graph-options", '"logit_scale" is 0.5', config(logit_scale=0.5)),
-    "quantised by its config": Broken(
-        "quantised-draft", "quantization_config", config(quantization_config={"quant_method": "fp8"})
+    "norm twice": GgufFault(
+        "'blk.0.hidden_norm.weight' is the second", options={"tensors": {"blk.0.hidden_norm.weight": _ones(32)}}
     ),
-    "quantised by its tensors": Broken("quantised-draft", "weight_scale", tensors(fc__weight_scale=np.ones(1))),
-    "a sliding window": Broken("sliding-window", '"sliding_window" is 64', config(sliding_window=64)),
-    "heads that do not divide": Broken("layer-sizes", "not a multiple of", config(num_key_value_heads=3)),
-    "another vocabulary": Broken("vocabulary", '"vocab_size" is 95, but the target has 96', config(vocab_size=95)),
-    "another width": Broken("hidden-size", '"target_hidden_size" is 64, but', config(target_hidden_size=64)),
-    "two draft vocabularies": Broken("draft-vocabulary", "keep one", config(truncated_vocab_size=21)),
-    "both norms before fc": Broken("switches", "are both true", config(fc_norm=True, norm_before_fc=True)),
-    "two values of a switch": Broken(
-        "switches", '"fc_norm" is true but "use_aux_norm" is false', config(fc_norm=True, use_aux_norm=False)
-    ),
-    "speculators without its residual switch": Broken(
-        "norm-before-residual", 'lacks "norm_before_residual"', config(norm_before_residual=None), _SPECULATORS
-    ),
-    "ids out of order": Broken("layer-ids", "strictly ascending", config(**{IDS: [4, 2, 5]})),
-    "ids out of range": Broken("layer-ids", "after 9 layers; the target has 8", config(**{IDS: [2, 4, 9]})),
-    "ids of either numbering": Broken(
-        "layer-ids", "can mean the states after", config(**{IDS: [1, 4, 6]}), status="fixable"
-    ),
-    "four states announced": Broken("layer-ids", "is 4, but 3 layers", config(num_aux_hidden_states=4)),
-    "rope of another type": Broken(
-        "rope", '"dynamic" is not supported', config(rope_scaling={"rope_type": "dynamic", "factor": 2})
-    ),
-    "another dtype": Broken("dtype", '"float64" is not supported', config(torch_dtype="float64")),
-    "a file cut short": Broken("draft-files", "model.safetensors", cut_file),
-    "one weight twice": Broken("tensor-names", "are the same weight", tensors(layers__0__hidden_norm__weight=_ONES)),
-    "a switch without its tensors": Broken("switch-tensors", "fc_norm is true .* no tensor", config(fc_norm=True)),
-    "tensors without their switch": Broken(
-        "switch-tensors", "but norm_before_fc is not true", tensors(input_norm__weight=np.ones(96))
-    ),
-    "fc for two states": Broken("fc", "has 64 columns, but 3", tensors(fc__weight=np.ones((32, 64)))),
-    "no d2t": Broken("d2t", 'lacks tensor "d2t": the draft has 20 of 96', tensors(d2t=None)),
-    "d2t past the vocabulary": Broken("d2t", "leaves the voc", tensors(d2t=offsets(*range(19), 96), t2d=None)),
-    "d2t that descends": Broken("d2t", "after 9", tensors(d2t=offsets(9, 8, *range(20, 38)), t2d=None)),
-    "t2d of other ids": Broken(
-        "t2d", "which .* leaves out", tensors(d2t=offsets(*range(20)), t2d=flags(*range(1, 21)))
-    ),
-    "no embedding for its width": Broken("embedding", "cannot be shared", tensors(embed_tokens__weight=None), _WIDE),
-    "no head for a smaller vocabulary": Broken("head", 'lacks tensor "lm_head.weight"', tensors(lm_head__weight=None)),
-    "a norm of another size": Broken("tensor-shapes", r"shape \[31\], but", tensors(norm__weight=np.ones(31))),
-    "no hidden_norm": Broken("tensors-missing", "hidden_norm", tensors(midlayer__hidden_norm__weight=None)),
-    "a tensor of another graph": Broken("tensors-unused", '"enorm.weight"', tensors(enorm__weight=_ONES)),
-}  # fmt: skip
+    "integers": GgufFault("'output_norm.weight' holds integers", weights={"norm.weight": np.ones(32, dtype=np.int64)}),
+    "whole model": GgufFault("architecture is 'llama'", UnsupportedError, options={"architecture": "llama"}),
+}
