@@ -190,7 +190,11 @@ def _models(folder: Path, target: Path) -> Iterator[Refusal]:
     for title, change in (
         ("mixture of experts in some layers only", {"model_type": "qwen3_moe", "decoder_sparse_step": 2, **experts}),
         ("another architecture", {"model_type": "mamba", "architectures": ["MambaForCausalLM"]}),
-        ("quantised weights", {"quantization_config": {"quant_method": "fp8"}}),
+        ("AWQ weights", {"quantization_config": {"quant_method": "awq", "bits": 4}}),
+        ("GPTQ weights", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+        ("bitsandbytes weights", {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}),
+        ("NVFP4 weights", {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}),
+        ("FP8 with one scale a tensor", {"quantization_config": {"quant_method": "fp8"}}),
     ):
         directory = folder / title.split()[0]
         directory.mkdir(exist_ok=True)

@@ -162,7 +162,7 @@ UNSUPPORTED: dict[str, tuple[dict[str, object], str]] = {
         {"model_type": "gpt2"},
         '"gpt2" is not supported; supported are llama, smollm, mistral, qwen2, qwen3',
     ),
-    "quantised": ({"quantization_config": {"bits": 4}}, '"quantization_config" is an object of 1 keys; quantised'),
+    "quantised": ({"quantization_config": {"bits": 4}}, '"quantization_config.quant_method" is '),
     "experts": ({"num_local_experts": 8}, '"num_local_experts" is 8; mixture of experts'),
     "experts of qwen": ({"num_experts": 60}, '"num_experts" is 60'),
     "experts of deepseek": ({"n_routed_experts": 64}, '"n_routed_experts" is 64'),

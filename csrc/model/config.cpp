@@ -1,6 +1,7 @@
 #include "model/config.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/check.h"
 #include "model/families/family.h"
@@ -25,18 +26,45 @@ void add_eos_ids(const JsonReader& config, int32_t vocab_size, std::vector<int32
   }
 }
 
+// The text part of a multimodal model, with what only the whole says of it.
+Json text_part(const JsonReader& config) {
+  const auto text = config.child("text_config");
+  E31_CHECK(text, kCheckpoint, config.source(), " lacks \"text_config\"");
+  Json result = text->object();
+  const bool has_dtype = text->has("dtype") || text->has("torch_dtype");
+  for (const char* key : {"quantization_config", "dtype", "torch_dtype"}) {
+    const bool known = text->has(key) || (has_dtype && std::string_view(key) != "quantization_config");
+    if (!known && config.has(key)) result[key] = *config.find(key);
+  }
+  return result;
+}
+
+DecoderConfig parse_text(const JsonReader& config) {
+  refuse_draft(config);
+  const Family& family = find_family(config);
+  DecoderConfig result = family.parse(config);
+  result.model_type = family.model_type;
+  add_eos_ids(config, result.vocab_size, result.eos_token_ids);
+  return result;
+}
+
+DecoderConfig parse_wrapped(const JsonReader& config, const Wrapper& wrapper) {
+  const Json text = text_part(config);
+  DecoderConfig result = parse_text(JsonReader(text, config.source(), "text_config."));
+  result.tensor_prefix = wrapper.text_prefix;
+  result.ignored_prefixes.assign(wrapper.ignored_prefixes.begin(), wrapper.ignored_prefixes.end());
+  add_eos_ids(config, result.vocab_size, result.eos_token_ids);
+  return result;
+}
+
 }  // namespace
 
 DecoderConfig parse_decoder_config(const std::string& config_json, const std::string& generation_config_json,
                                    const std::string& source) {
   const Json root = parse_json_object(config_json, source);
   const JsonReader config(root, source);
-  refuse_draft(config);
-  const Family& family = find_family(config);
-
-  DecoderConfig result = family.parse(config);
-  result.model_type = family.model_type;
-  add_eos_ids(config, result.vocab_size, result.eos_token_ids);
+  const Wrapper* wrapper = find_wrapper(config);
+  DecoderConfig result = wrapper == nullptr ? parse_text(config) : parse_wrapped(config, *wrapper);
   if (!generation_config_json.empty()) {
     const std::string generation_source = "the generation_config.json beside " + source;
     const Json generation = parse_json_object(generation_config_json, generation_source);

@@ -37,6 +37,17 @@ enum class ExpertTensors {
   kMxfp4,  // the same, not transposed, in blocks of 32 4-bit floats with a scale
 };
 
+// How a checkpoint stores its quantised matrices. Which ones are quantised is told by their tensors; the others are
+// plain. X is the name without ".weight".
+struct QuantisedFormat {
+  enum class Kind {
+    kFp8Blocks,   // X.weight in F8_E4M3 and X.weight_scale_inv: deepseek_v3, and fp8 with weight_block_size in general
+    kPackedInt4,  // X.weight_packed, X.weight_scale and X.weight_shape: compressed-tensors
+  };
+  Kind kind = Kind::kFp8Blocks;
+  int32_t block_rows = 0, block_columns = 0;  // that share a scale; of kPackedInt4 1 and the group size
+};
+
 // (up + 1) * gate * sigmoid(alpha * gate), gate at most limit, up in [-limit, limit]: gpt_oss.
 struct ClampedSwiglu {
   float alpha = 1.702f;
@@ -92,6 +103,11 @@ struct DecoderConfig {
   std::optional<float> attention_scale;  // of the scores; else head_dim^-0.5
   std::optional<MlaConfig> mla;          // then num_kv_heads is num_heads and head_dim that of a query
   std::optional<MoeConfig> moe;
+  std::optional<QuantisedFormat> quantised;
+  int32_t num_next_token_layers = 0;  // behind the last layer in the file, for multi-token prediction: not read
+  // Of a text model inside a multimodal one: what its tensor names start with, and those of the other parts.
+  std::string tensor_prefix;
+  std::vector<std::string> ignored_prefixes;
   DType dtype = DType::kBFloat16;      // torch_dtype / dtype of the file
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json, in order, distinct
 };

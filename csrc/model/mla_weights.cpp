@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "model/strided_rows.h"
+#include "model/stored_matrix.h"
 
 namespace eagle31rt {
 namespace {
@@ -13,16 +13,16 @@ namespace {
 void add_up_projections(WeightLoader& loader, MlaWeights& weights, const MlaConfig& config, int64_t num_heads,
                         const std::string& name) {
   const int64_t nope = config.qk_nope_head_dim, value = config.v_head_dim, latent = config.kv_lora_rank;
-  const RowSource::Tensor tensor{name, {num_heads * (nope + value), latent}};
-  const auto add = [&](PackedWeight& weight, int64_t rows, const StridedRows::Layout& layout) {
-    loader.add_matrix(weight, {{name, rows, std::make_shared<StridedRows>(tensor, layout)}}, layout.columns);
+  const std::shared_ptr<const StoredMatrix> matrix = loader.matrix(name, num_heads * (nope + value), latent);
+  const auto add = [&](PackedWeight& weight, int64_t rows, const MatrixPart::Layout& layout) {
+    loader.add_matrix(weight, {{name, rows, std::make_shared<MatrixPart>(matrix, layout)}}, layout.columns);
   };
   weights.key_up.resize(static_cast<size_t>(num_heads));
   weights.value_up.resize(static_cast<size_t>(num_heads));
   for (int64_t head = 0; head < num_heads; ++head) {
-    const int64_t first = head * (nope + value) * latent;
-    add(weights.key_up[static_cast<size_t>(head)], latent, {first, 1, latent, nope});
-    add(weights.value_up[static_cast<size_t>(head)], value, {first + nope * latent, latent, 1, latent});
+    const int64_t first = head * (nope + value);
+    add(weights.key_up[static_cast<size_t>(head)], latent, {first, nope, /*transposed=*/true});
+    add(weights.value_up[static_cast<size_t>(head)], value, {first + nope, latent});
   }
 }
 

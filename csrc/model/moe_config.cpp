@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/quantised_config.h"
 
 namespace eagle31rt {
 namespace {
@@ -56,7 +57,7 @@ MoeConfig parse_gpt_oss_experts(const JsonReader& config) {
   moe.clamped_swiglu = activation;
   moe.tensors = ExpertTensors::kFused;
   if (const auto quantisation = config.child("quantization_config")) {
-    require(*quantisation, "quant_method", "mxfp4");
+    require_quantisation_method(*quantisation, "mxfp4");
     moe.tensors = ExpertTensors::kMxfp4;
     E31_CHECK(moe.moe_intermediate_size % 32 == 0 && config.integer("hidden_size", 1, kMaxWidth) % 32 == 0, kCheckpoint,
               config.source(), ": MXFP4 experts need hidden_size and intermediate_size that are multiples of 32");

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "model/mla_weights.h"
+#include "model/stored_matrix.h"
 
 namespace eagle31rt {
 namespace {
@@ -39,7 +40,8 @@ void check_entry(const TensorEntry& entry, const RowSource::Tensor& wanted, cons
   const bool plain = wanted.dtype_name.empty();
   E31_CHECK(plain ? entry.supported_dtype && is_floating_point(entry.dtype) : entry.dtype_name == wanted.dtype_name,
             kUnsupported, source, ": tensor ", quote(entry.name), " has dtype ", entry.dtype_name, "; ",
-            plain ? "weights must be F32, BF16 or F16" : "it must be " + wanted.dtype_name);
+            plain ? "weights must be F32, BF16 or F16, unless config.json has a quantization_config for them"
+                  : "it must be " + wanted.dtype_name);
   E31_CHECK(entry.shape == wanted.shape, kCheckpoint, source, ": tensor ", quote(entry.name), " has shape ",
             entry.shape_string(), ", but config.json asks for ", shape_text(wanted.shape));
 }
@@ -78,14 +80,26 @@ const TensorEntry* CanonicalNames::find_containing(const std::string& part) cons
   return nullptr;
 }
 
-WeightLoader::WeightLoader(const CanonicalNames& names, DType dtype, Device& device)
+WeightLoader::WeightLoader(const CanonicalNames& names, DType dtype, Device& device,
+                           const std::optional<QuantisedFormat>& quantised)
     : names_(names),
       dtype_(dtype),
       device_(device),
+      quantised_(quantised),
       layout_(device.kind() == DeviceKind::kCpu ? WeightLayout::kPanels : WeightLayout::kRowMajor) {}
 
 void WeightLoader::add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns) {
+  if (quantised_) {
+    for (TensorPart& part : parts) {
+      if (part.source != nullptr || !is_quantised(names_, *quantised_, part.name)) continue;
+      part.source = std::make_shared<MatrixPart>(matrix(part.name, part.rows, columns), MatrixPart::Layout{0, columns});
+    }
+  }
   matrices_.push_back({&destination, std::move(parts), columns});
+}
+
+std::shared_ptr<const StoredMatrix> WeightLoader::matrix(const std::string& name, int64_t rows, int64_t columns) const {
+  return stored_matrix(names_, quantised_, name, rows, columns);
 }
 
 void WeightLoader::add_vector(Vector& destination, std::vector<TensorPart> parts) {

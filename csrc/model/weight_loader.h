@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,6 +54,8 @@ class RowSource {
                     float* rows) const = 0;
 };
 
+class StoredMatrix;  // stored_matrix.h
+
 // One checkpoint tensor inside a packed weight or vector: rows of a matrix, or elements.
 struct TensorPart {
   std::string name;  // for messages only, if there is a source
@@ -63,11 +66,15 @@ struct TensorPart {
 class WeightLoader {
  public:
   // dtype: of the packed matrices. Vectors are float32.
-  WeightLoader(const CanonicalNames& names, DType dtype, Device& device);
+  WeightLoader(const CanonicalNames& names, DType dtype, Device& device,
+               const std::optional<QuantisedFormat>& quantised = std::nullopt);
 
-  // Parts are stacked in order. Destinations must stay in place until run().
+  // Parts are stacked in order. Destinations must stay in place until run(). A part without a source is read in the
+  // form in which the checkpoint has it.
   void add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns);
   void add_vector(Vector& destination, std::vector<TensorPart> parts);
+  // For sources that are a part of a matrix.
+  std::shared_ptr<const StoredMatrix> matrix(const std::string& name, int64_t rows, int64_t columns) const;
   // Each throws Error(kCheckpoint), or Error(kUnsupported) for a dtype, and reads headers only.
   void check_shapes() const;   // of the tensors that are there
   void check_missing() const;  // none of those added
@@ -99,6 +106,7 @@ class WeightLoader {
   const CanonicalNames& names_;
   DType dtype_;
   Device& device_;
+  std::optional<QuantisedFormat> quantised_;
   WeightLayout layout_;
   std::vector<MatrixPlan> matrices_;
   std::vector<VectorPlan> vectors_;

@@ -1,6 +1,9 @@
 #include "model/weights.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cstring>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/json.h"
@@ -13,9 +16,29 @@ namespace {
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kEmbedding = "embed_tokens.weight";
 
-// Old llama checkpoints store the rope frequencies, which config.json determines.
-std::string canonical_name(const std::string& name) {
-  return name.ends_with("rotary_emb.inv_freq") ? "" : strip_model_prefix(name);
+// "layers.61.mlp..." is of the layers for multi-token prediction, which follow the decoder's own.
+bool is_next_token_layer(const std::string& name, const DecoderConfig& config) {
+  constexpr std::string_view kLayers = "layers.";
+  if (config.num_next_token_layers == 0 || !name.starts_with(kLayers)) return false;
+  int32_t index = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kLayers.size(), end, index);
+  return error == std::errc() && stop != end && *stop == '.' && index >= config.num_layers &&
+         index < config.num_layers + config.num_next_token_layers;
+}
+
+std::string canonical_name(const std::string& name, const DecoderConfig& config) {
+  const auto is_ignored = [&](const std::string& prefix) { return name.starts_with(prefix); };
+  if (std::any_of(config.ignored_prefixes.begin(), config.ignored_prefixes.end(), is_ignored)) return "";
+  // Old llama checkpoints store the rope frequencies, which config.json determines.
+  if (name.ends_with("rotary_emb.inv_freq")) return "";
+  const bool prefixed = name.starts_with(config.tensor_prefix);
+  const std::string stripped = strip_model_prefix(prefixed ? name.substr(config.tensor_prefix.size()) : name);
+  return is_next_token_layer(stripped, config) ? "" : stripped;
+}
+
+CanonicalNames decoder_names(const Checkpoint& checkpoint, const DecoderConfig& config) {
+  return CanonicalNames(checkpoint, [&](const std::string& name) { return canonical_name(name, config); });
 }
 
 // A tied checkpoint may repeat its embedding as lm_head; a different one would be ignored silently.
@@ -79,21 +102,21 @@ int64_t DecoderWeights::num_bytes() const {
 
 DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config, DType dtype,
                                     Device& device) {
-  CanonicalNames names(checkpoint, canonical_name);
+  CanonicalNames names = decoder_names(checkpoint, config);
   if (config.tie_word_embeddings) drop_tied_head(names);
   DecoderWeights weights;
   weights.dtype = dtype;
-  WeightLoader loader(names, dtype, device);
+  WeightLoader loader(names, dtype, device, config.quantised);
   add_decoder(loader, config, weights);
   loader.run();
   return weights;
 }
 
 void check_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config) {
-  CanonicalNames names(checkpoint, canonical_name);
+  CanonicalNames names = decoder_names(checkpoint, config);
   if (config.tie_word_embeddings) names.erase(kHead);  // compared with the embedding when it is loaded
   DecoderWeights weights;
-  WeightLoader loader(names, config.dtype, cpu_device());
+  WeightLoader loader(names, config.dtype, cpu_device(), config.quantised);
   add_decoder(loader, config, weights);
   loader.check_shapes();
   loader.check_missing();

@@ -9,6 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as _FastTokenizer
 
+from eagle31rt import tiktoken_file
 from eagle31rt.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate
 from eagle31rt.detokenizer import IncrementalDetokenizer
 from eagle31rt.errors import CheckpointError, InvalidArgumentError
@@ -21,23 +22,15 @@ _MAX_CONFIG_BYTES = 64 << 20
 
 
 class Tokenizer:
-    """tokenizer.json with the chat template and special tokens of its directory."""
+    """tokenizer.json, or tiktoken.model of Kimi, with the chat template and special tokens of its directory."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises CheckpointError naming the file that is missing or broken."""
-        path = directory / "tokenizer.json"
-        if not path.is_file():
-            raise CheckpointError(
-                f"{directory} has no tokenizer.json (a fast tokenizer): convert it, give `tokenizer=` another "
-                "directory, or pass token ids with skip_tokenizer_init=True"
-            )
-        try:
-            self._tokenizer: Any = _FastTokenizer.from_file(str(path))
-        except Exception as error:  # the library raises plain Exception
-            raise CheckpointError(f"{path} is not a valid tokenizer: {error}") from error
+        """Raises CheckpointError naming the file that is missing or broken, UnsupportedError for a tiktoken.model whose
+        rule for words is not known."""
+        config = _read_json_object(directory / "tokenizer_config.json")
+        self._tokenizer: Any = _read_tokenizer(directory, config)
         self._tokenizer.no_truncation()  # saved settings of training runs; they would cut prompts silently
         self._tokenizer.no_padding()
-        config = _read_json_object(directory / "tokenizer_config.json")
         special_map = _read_json_object(directory / "special_tokens_map.json")
         self.special_tokens = _special_tokens({**special_map, **config})
         added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
@@ -125,6 +118,21 @@ class Tokenizer:
 def chat_template_of(directory: Path) -> str | None:
     """The template as written, or None. Raises CheckpointError naming a broken file."""
     return _template_source(directory, _read_json_object(directory / "tokenizer_config.json"))
+
+
+def _read_tokenizer(directory: Path, config: dict[str, Any]) -> Any:
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        if (directory / tiktoken_file.FILE_NAME).is_file():
+            return tiktoken_file.read_tiktoken(directory, config)
+        raise CheckpointError(
+            f"{directory} has no tokenizer.json (a fast tokenizer): convert it, give `tokenizer=` another "
+            "directory, or pass token ids with skip_tokenizer_init=True"
+        )
+    try:
+        return _FastTokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise CheckpointError(f"{path} is not a valid tokenizer: {error}") from error
 
 
 def _read_json_object(path: Path) -> dict[str, Any]:

@@ -264,7 +264,8 @@ FAMILIES: dict[str, Family] = {
         },
         deepseek_tensors,
         ({}, {"num_attention_heads": 2, "num_key_value_heads": 2, "v_head_dim": 24, "rope_scaling": _DEEPSEEK_YARN}),
-        note="latent attention; experts in groups, sigmoid scores, shared experts (`kimi_k2` is the same)",
+        note="latent attention; experts in groups, sigmoid scores, shared experts; also in FP8 blocks (`kimi_k2` is "
+        "the same, `kimi_k25` its wrapper with packed int4 experts)",
     ),
 }
 

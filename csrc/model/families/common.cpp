@@ -1,5 +1,6 @@
 #include "model/config_checks.h"
 #include "model/families/family.h"
+#include "model/quantised_config.h"
 #include "model/rope_config.h"
 
 namespace eagle31rt {
@@ -12,7 +13,10 @@ constexpr int64_t kMaxLayers = 1024;
 DecoderConfig parse_common(const JsonReader& config, const CommonRules& rules) {
   DecoderConfig result;
   result.max_position_embeddings = config.integer("max_position_embeddings", 1, kMaxPositionEmbeddings);
-  refuse_unsupported_options(config, result.max_position_embeddings, rules.understood);
+  std::vector<const char*> understood(rules.understood.begin(), rules.understood.end());
+  if (!rules.own_quantisation) result.quantised = parse_quantised_format(config);
+  understood.push_back("quantization_config");
+  refuse_unsupported_options(config, result.max_position_embeddings, understood);
   result.num_layers = config.integer("num_hidden_layers", 1, kMaxLayers);
   const LayerSizes sizes = parse_layer_sizes(config, rules.kv_heads_default);
   result.hidden_size = sizes.hidden_size;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kMaxLoraRank = int64_t{1} << 16;
 constexpr int64_t kMaxLatentHeadDim = 1024;
+constexpr int64_t kMaxNextTokenLayers = 64;
 constexpr const char* kUnderstood[] = {"n_routed_experts", "moe_intermediate_size", "q_lora_rank", "kv_lora_rank",
                                        "qk_rope_head_dim"};
 
@@ -56,6 +57,7 @@ DecoderConfig parse_deepseek_v3(const JsonReader& config) {
   result.head_dim = mla.query_dim();
   result.mla = mla;
   result.moe = parse_deepseek_experts(config);
+  result.num_next_token_layers = config.integer_or("num_nextn_predict_layers", 0, 0, kMaxNextTokenLayers);
   return result;
 }
 

@@ -22,9 +22,20 @@ struct Family {
 // Throws Error(kUnsupported) with the list of families if the file's model_type is none of them.
 const Family& find_family(const JsonReader& config);
 
+// A multimodal model whose text part, the object text_config, is of one of the families.
+struct Wrapper {
+  const char* model_type;
+  const char* text_prefix;                        // of the text part's tensors
+  std::span<const char* const> ignored_prefixes;  // of the other parts' tensors
+};
+
+// nullptr if the file's model_type is none of them.
+const Wrapper* find_wrapper(const JsonReader& config);
+
 // What the llama graph is made of: sizes, norms, rope, dtype. All families start from it.
 struct CommonRules {
   bool kv_heads_default = false;                 // a missing num_key_value_heads means num_attention_heads
+  bool own_quantisation = false;                 // the family reads quantization_config itself
   std::span<const char* const> understood = {};  // options that the family reads itself, not to be refused
 };
 DecoderConfig parse_common(const JsonReader& config, const CommonRules& rules);

@@ -13,7 +13,18 @@ constexpr Family kFamilies[] = {
     {"kimi_k2", parse_deepseek_v3},
 };
 
+constexpr const char* kKimiVision[] = {"vision_tower.", "mm_projector."};
+constexpr Wrapper kWrappers[] = {{"kimi_k25", "language_model.", kKimiVision}};  // Kimi K2.5 and later
+
 }  // namespace
+
+const Wrapper* find_wrapper(const JsonReader& config) {
+  const std::string model_type = config.text("model_type").value_or("");
+  for (const Wrapper& wrapper : kWrappers) {
+    if (model_type == wrapper.model_type) return &wrapper;
+  }
+  return nullptr;
+}
 
 const Family& find_family(const JsonReader& config) {
   const auto model_type = config.text("model_type");
@@ -23,6 +34,7 @@ const Family& find_family(const JsonReader& config) {
     if (*model_type == family.model_type) return family;
     supported += (supported.empty() ? "" : ", ") + std::string(family.model_type);
   }
+  for (const Wrapper& wrapper : kWrappers) supported += ", " + std::string(wrapper.model_type);
   fail(ErrorCode::kUnsupported, config.source(), ": model_type ", quote(*model_type),
        " is not supported; supported are ", supported);
 }

@@ -7,13 +7,13 @@
 namespace eagle31rt {
 namespace {
 
-constexpr const char* kOptions[] = {"sliding_window", "num_local_experts", "num_experts", "quantization_config"};
+constexpr const char* kOptions[] = {"sliding_window", "num_local_experts", "num_experts"};
 
 }  // namespace
 
 DecoderConfig parse_gpt_oss(const JsonReader& config) {
   E31_CHECK(config.has("head_dim"), kCheckpoint, config.source(), " lacks \"head_dim\"; add it (64 if unsure)");
-  DecoderConfig result = parse_common(config, {.understood = kOptions});
+  DecoderConfig result = parse_common(config, {.own_quantisation = true, .understood = kOptions});
   result.qkv_bias = result.output_bias = config.boolean_or("attention_bias", true);
   result.attention_sinks = true;
   result.sliding_windows =
