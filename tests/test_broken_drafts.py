@@ -11,11 +11,15 @@ from support.draft_formats import FORMATS, TARGET, SourceDraft, draft_folder, gg
 from support.draft_gguf import write_draft_gguf
 
 from eagle31rt import _testing
+from eagle31rt.doctor.report import examine
 from eagle31rt.errors import CheckpointError
 
 # One of each; the second exports of three formats differ in names only.
 FOLDERS = ("SafeAILab .bin", "SafeAILab", "SpecForge", "TorchSpec", "speculators", "NVIDIA ModelOpt", "NeMo Automodel",
            "vLLM")  # fmt: skip
+
+# The doctor reads no weights.
+SEEN_IN_VALUES = ("NaN",)
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +37,9 @@ def test_fault(fault: str, name: str, target: TinyCheckpoint, tmp_path: Path) ->
     with pytest.raises(FAULTS[fault].error, match=FAULTS[fault].message) as caught:
         _testing.load_draft_weights(str(folder), target.path)
     assert str(folder) in str(caught.value)
+    if fault not in SEEN_IN_VALUES:  # the doctor finds it too, in the loader's words
+        refused = examine(target.directory, folder).with_status("refused")
+        assert any(str(caught.value).startswith(finding.message) for finding in refused), refused
 
 
 @pytest.mark.parametrize("fault", GGUF_FAULTS)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from doctor import DOCUMENT, render
-from support.broken_pairs import BROKEN, IDS, TARGET, Pair, config, write_pair
-from support.checkpoints import DraftSpec, draft_config, target_config, write_draft, write_target
+from support.broken_pairs import BROKEN, DRAFT, IDS, TARGET, Pair, config, write_pair
+from support.checkpoints import DraftSpec, TinyCheckpoint, draft_config, target_config, write_draft, write_target
+from support.draft_formats import DRAFT as FORMAT_DRAFT
+from support.draft_formats import FORMATS, SourceDraft, draft_folder
 from support.tiny_tokenizer import write_tiny_tokenizer
 
 from eagle31rt import LLM, _core, errors
 from eagle31rt.doctor.report import Report, examine
 
 # Rules that never refuse: what they see loads.
-NOTES = {"feedback", "context-length", "tokenizer"}
+NOTES = {"feedback", "draft-length", "context-length", "tokenizer"}
 
 
 def check(pair: Pair, **options: Any) -> Report:
@@ -158,6 +162,61 @@ def test_notes_about_what_loads(tmp_path: Path) -> None:
     assert not check(pair, max_model_len=128).with_status("refused")
     assert [one.rule for one in check(pair, max_model_len=128).with_status("note")] == ["rope"]
     load(pair)
+
+
+def test_notes_of_one_format(tmp_path: Path) -> None:
+    target = write_target(tmp_path / "target", TARGET)
+    source = SourceDraft(target, replace(FORMAT_DRAFT, norm_output=True))
+    spec_forge = Pair(target, TinyCheckpoint(FORMATS["SpecForge"].write(tmp_path / "specforge", source), {}, {}, DRAFT))
+    assert "pass feedback" in note(check(spec_forge), "feedback")
+    assert not check(spec_forge, feedback="pre").with_status("note")
+    draft = write_draft(tmp_path / "draft", target, DraftSpec(form="speculators", spelling="layers"))
+    pair = Pair(target, draft)
+    proposal = {"proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 5}]}
+    config(speculators_config={**proposal, "verifier": {"name_or_path": "meta-llama/Llama-3.1-8B"}})(pair)
+    assert "num_speculative_tokens is 6" in note(check(pair, num_speculative_tokens=6), "draft-length")
+    report = check(pair, num_speculative_tokens=5)
+    assert not report.with_status("note") and report.value_of("made_for") == '"meta-llama/Llama-3.1-8B"'
+    config(speculators_config={"proposal_methods": "greedy", "verifier": [1]})(pair)
+    assert check(pair, num_speculative_tokens=5).loads
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_passes(name: str, tmp_path: Path) -> None:
+    target = write_target(tmp_path / "target", TARGET)
+    folder = draft_folder(FORMATS[name].write(tmp_path / "draft", SourceDraft(target)), tmp_path / "converted")
+    report = examine(target.directory, folder)
+    assert report.loads and report.value_of("capture_layers") == "[2,4,5]", report.with_status("refused")
+
+
+ODD_VALUES: dict[str, list[Any]] = {
+    "hidden_size": [40, 0, "32"], "num_attention_heads": [3, None, 8], "num_key_value_heads": [None, 4, 3],
+    "head_dim": [None, 16, 12], "intermediate_size": [39, -1], "vocab_size": [95, 2**31, None], "model_type": [None, 7],
+    "target_hidden_size": [None, 64], "draft_vocab_size": [None, 96, 0, 21], "torch_dtype": ["bfloat16", "int8"],
+    "max_position_embeddings": [1, 0, None], "rms_norm_eps": [0, 1e-6], "rope_theta": [1e6, 0.5, "x"],
+    "rope_scaling": [{"type": "yarn"}, {"rope_type": "linear", "factor": 2}, []], "attention_bias": [True, 1],
+    "fc_norm": [True, None], "norm_output": [True, None, 0], "norm_before_fc": [True], "bias": [True],
+    "norm_before_residual": [True, None], "tie_word_embeddings": [True], "num_hidden_layers": [2, None],
+    IDS: [None, [], [1, 4, 6], [1, 3, 4], [8], [2, 4, 9], 5, "2"], "num_aux_hidden_states": [None, 4, 1, 9],
+    "architectures": [None, ["LlamaForCausalLMEagle"], "Eagle3"], "eagle_config": [{"use_mtp_layernorm": True}, {}],
+    "speculators_model_type": ["eagle3", "peagle"], "sliding_window": [64, 100000], "logit_scale": [1.0, 2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_doctor_agrees_with_the_loader(seed: int, tmp_path: Path) -> None:
+    """Whatever a config says: it loads if and only if nothing is refused, and nothing else is ever raised."""
+    draw = random.Random(seed)
+    pair = write_pair(tmp_path)
+    keys = draw.sample(sorted(ODD_VALUES), draw.randint(1, 3))
+    config(**{key: draw.choice(ODD_VALUES[key]) for key in keys})(pair)
+    report = check(pair)
+    if report.loads:
+        load(pair)
+        return
+    with pytest.raises(errors.Eagle31rtError) as caught:
+        load(pair)
+    assert any(str(caught.value).startswith(one.message) for one in report.with_status("refused", "fixable"))
 
 
 def test_a_tokenizer_beside_the_draft_must_be_the_targets(tmp_path: Path) -> None:

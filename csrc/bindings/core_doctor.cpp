@@ -35,11 +35,13 @@ py::dict finding_dict(const Finding& finding) {
 }
 
 py::dict examine(const std::string& target, const std::string& draft, const std::vector<int32_t>& capture_layers,
-                 const std::string& layer_id_convention, const std::string& feedback, int32_t max_model_len) {
+                 const std::string& layer_id_convention, const std::string& feedback, int32_t max_model_len,
+                 int32_t num_speculative_tokens) {
   DraftReport report;
   {
     const py::gil_scoped_release release;
-    report = examine_draft(target, draft, {capture_layers, layer_id_convention, feedback}, max_model_len);
+    report = examine_draft(target, draft, {capture_layers, layer_id_convention, feedback}, max_model_len,
+                           num_speculative_tokens);
   }
   py::list findings, resolved;
   for (const Finding& finding : report.findings) findings.append(finding_dict(finding));
@@ -56,7 +58,8 @@ void bind_doctor(py::module_& module) {
   using py::literals::operator""_a;
   module.def("draft_rules", &rules_list);
   module.def("examine_draft", &examine, "target"_a, "draft"_a, "capture_layers"_a = std::vector<int32_t>(),
-             "layer_id_convention"_a = "", "feedback"_a = "auto", "max_model_len"_a = 0);
+             "layer_id_convention"_a = "", "feedback"_a = "auto", "max_model_len"_a = 0,
+             "num_speculative_tokens"_a = 0);
 }
 
 }  // namespace eagle31rt

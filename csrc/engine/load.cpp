@@ -95,7 +95,7 @@ DraftOverrides Engine::Impl::draft_overrides() const {
 
 DraftConfig Engine::Impl::read_draft_config(const std::string& directory, const DecoderConfig& target,
                                             const DraftOverrides& overrides) {
-  return parse_draft_config(config_text(directory), target, overrides, directory);
+  return parse_draft_config(config_text(directory), target, overrides, directory + "/config.json");
 }
 
 std::unique_ptr<EagleDraft> Engine::Impl::load_draft(const std::string& directory, const DraftConfig& config) const {

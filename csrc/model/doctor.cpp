@@ -149,14 +149,14 @@ int32_t examine_length(int32_t max_model_len, const DecoderConfig& target, Findi
 
 // Ids that can be read in two ways: the options are the readings that pass, and the first goes on to the next rules.
 void try_conventions(const std::string& text, const DecoderConfig& target, DraftOverrides overrides,
-                     const std::string& directory, DraftConfig& config, FindingCollector& findings) {
+                     const std::string& source, DraftConfig& config, FindingCollector& findings) {
   if (!findings.is_refused(Rule::kLayerIds) || !overrides.layer_id_convention.empty()) return;
   std::vector<DraftOption> options;
   for (const char* convention : {"residual_index", "layer_output"}) {
     FindingCollector trial;
     overrides.layer_id_convention = convention;
     trial.check(Rule::kTargetConfig, [] {});
-    const DraftConfig read = parse_draft_config(text, target, overrides, directory, trial);
+    const DraftConfig read = parse_draft_config(text, target, overrides, source, trial);
     if (!trial.has_passed(Rule::kLayerIds)) continue;
     if (options.empty()) config.capture_layers = read.capture_layers;
     options.push_back({"layer_id_convention", convention, "capture_layers " + describe(Json(read.capture_layers))});
@@ -190,6 +190,26 @@ void add_notes(const DraftConfig& config, const DecoderConfig& target, int32_t l
   });
 }
 
+// What a file of speculators says of its own use; only people read it, so a form that is not understood is left alone.
+void examine_proposal(const std::string& text, int32_t num_speculative_tokens, FindingCollector& findings) {
+  findings.check(Rule::kDraftLength, [&] {
+    const Json root = parse_json_object(text, "config.json");
+    const auto member = [](const Json& value, const char* key) {
+      return value.is_object() ? value.value(key, Json()) : Json();
+    };
+    const Json own = member(root, "speculators_config");
+    const Json verifier = member(member(own, "verifier"), "name_or_path");
+    if (verifier.is_string()) findings.resolved("made_for", describe(verifier), "\"speculators_config.verifier\"");
+    const Json methods = member(own, "proposal_methods");
+    const Json length = methods.is_array() && !methods.empty() ? member(methods[0], "speculative_tokens") : Json();
+    if (!length.is_number_integer()) return;
+    findings.resolved("proposed_length", describe(length), "\"speculators_config.proposal_methods\"");
+    if (num_speculative_tokens <= length.get<int64_t>()) return;
+    findings.note(Rule::kDraftLength, concat("num_speculative_tokens is ", num_speculative_tokens,
+                                             ", and the draft's own config proposes ", describe(length)));
+  });
+}
+
 }  // namespace
 
 const char* finding_status_name(FindingStatus status) {
@@ -209,17 +229,19 @@ const char* finding_status_name(FindingStatus status) {
 }
 
 DraftReport examine_draft(const std::string& target_directory, const std::string& draft_directory,
-                          const DraftOverrides& overrides, int32_t max_model_len) {
+                          const DraftOverrides& overrides, int32_t max_model_len, int32_t num_speculative_tokens) {
   FindingCollector findings;
   const DecoderConfig target = examine_target(target_directory, findings);
   const int32_t length = examine_length(max_model_len, target, findings);
   check_draft_is_not_target(target_directory, draft_directory, findings);
   std::string text;
   DraftConfig config;
-  if (findings.check(Rule::kDraftFormat, [&] { text = read_text_file(draft_directory + "/config.json"); })) {
-    config = parse_draft_config(text, target, overrides, draft_directory, findings);
-    try_conventions(text, target, overrides, draft_directory, config, findings);
+  const std::string path = draft_directory + "/config.json";
+  if (findings.check(Rule::kDraftFormat, [&] { text = read_text_file(path); })) {
+    config = parse_draft_config(text, target, overrides, path, findings);
+    try_conventions(text, target, overrides, path, config, findings);
     add_notes(config, target, length, findings);
+    examine_proposal(text, num_speculative_tokens, findings);
   }
   std::optional<Checkpoint> checkpoint;
   findings.check(Rule::kDraftFiles, [&] { checkpoint = Checkpoint::open(draft_directory); });

@@ -48,8 +48,10 @@ struct DraftReport {
   bool loads = true;  // nothing is refused
 };
 
-// max_model_len: to serve; 0: the target's. Faults of the folders become findings, none is thrown.
+// max_model_len: to serve; 0: the target's. num_speculative_tokens: 0 if not known yet. Faults of the folders become
+// findings, none is thrown.
 DraftReport examine_draft(const std::string& target_directory, const std::string& draft_directory,
-                          const DraftOverrides& overrides = {}, int32_t max_model_len = 0);
+                          const DraftOverrides& overrides = {}, int32_t max_model_len = 0,
+                          int32_t num_speculative_tokens = 0);
 
 }  // namespace eagle31rt

@@ -61,6 +61,8 @@ constexpr RuleInfo kRules[] = {
      "write the value of the training run into config.json", bit(Rule::kDraftFormat)},
     {Rule::kFeedback, "feedback", "the state fed back between draft steps is the one of training",
      "pass feedback=pre or feedback=post, whichever the draft was trained with", bit(Rule::kDraftFormat)},
+    {Rule::kDraftLength, "draft-length", "num_speculative_tokens is no more than the draft's own proposal",
+     "lower num_speculative_tokens; positions beyond those of training are accepted less", bit(Rule::kDraftFormat)},
     {Rule::kLayerIds, "layer-ids",
      "the captured layers are given or default, ascending, in range, as many as announced, and their numbering is sure",
      "pass capture_layers, or layer_id_convention for ids that can be read in two ways", bit(Rule::kDraftFormat)},

@@ -31,6 +31,7 @@ enum class Rule : uint8_t {
   kSwitches,
   kNormBeforeResidual,
   kFeedback,
+  kDraftLength,
   kLayerIds,
   kRope,
   kContextLength,

@@ -42,6 +42,7 @@ def examine_draft(
     layer_id_convention: str = "",
     feedback: str = "auto",
     max_model_len: int = 0,
+    num_speculative_tokens: int = 0,
 ) -> dict[str, Any]: ...
 
 class SamplingParams:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from eagle31rt.doctor.report import Report
     from eagle31rt.llm import PromptInput
 
+_PROBED_LENGTH = 3
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -31,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON line (docs/doctor.md has its schema)")
     add("--probe", action="store_true", help="load both, answer prompts and measure acceptance per position")
     add("--prompts", metavar="F.jsonl", help="prompts of --probe as JSON lines (default: eight built-in questions)")
-    add("--num-speculative-tokens", type=int, default=3, metavar="K", help="draft length of --probe (default 3)")
+    add("--num-speculative-tokens", type=int, metavar="K", help="draft length to serve (default of --probe: 3)")
     add("--max-tokens", type=int, default=64, metavar="N", help="longest answer of --probe (default 64)")
     add("--threads", type=int, metavar="N", help="CPU threads of --probe (default: physical cores)")
     add("--device", default="cpu", metavar="D", help="of --probe: cpu (default), cuda or cuda:N")
@@ -54,6 +56,7 @@ def run(arguments: argparse.Namespace, read_prompts: Callable[[str], list[Prompt
         layer_id_convention=arguments.layer_id_convention,
         feedback=arguments.feedback,
         max_model_len=arguments.max_model_len,
+        num_speculative_tokens=arguments.num_speculative_tokens or 0,
     )
     console = Console(highlight=False)
     if not arguments.json:
@@ -80,7 +83,7 @@ def _probe(arguments: argparse.Namespace, report: Report, prompts: list[PromptIn
         Settings(tuple(json.loads(values["capture_layers"])), values["feedback"]),
         int(values["target_num_layers"]),
         prompts or PROMPTS,
-        num_speculative_tokens=arguments.num_speculative_tokens,
+        num_speculative_tokens=arguments.num_speculative_tokens or _PROBED_LENGTH,
         max_tokens=arguments.max_tokens,
         max_model_len=arguments.max_model_len or None,
         num_threads=arguments.threads,

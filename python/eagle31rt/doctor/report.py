@@ -75,8 +75,12 @@ def examine(
     layer_id_convention: str = "",
     feedback: str = "auto",
     max_model_len: int = 0,
+    num_speculative_tokens: int = 0,
 ) -> Report:
-    """Checks every rule; `max_model_len` 0 is the target's. Faults of the folders are findings and never raised."""
+    """Checks every rule. Faults of the folders are findings and never raised.
+
+    `max_model_len` 0 is the target's, `num_speculative_tokens` 0 not known yet.
+    """
     result = _core.examine_draft(
         str(target),
         str(draft),
@@ -84,6 +88,7 @@ def examine(
         layer_id_convention=layer_id_convention,
         feedback=feedback,
         max_model_len=max_model_len,
+        num_speculative_tokens=num_speculative_tokens,
     )
     findings = [_finding(entry) for entry in result["findings"]]
     findings = [_tokenizer_finding(target, draft) if one.rule == "tokenizer" else one for one in findings]
