@@ -7,6 +7,7 @@ python tests/draft_formats.py --check   # fails if it would change
 from __future__ import annotations
 
 import tempfile
+import textwrap
 from pathlib import Path
 
 from support.broken_drafts import FAULTS, GGUF_FAULTS, DraftFiles
@@ -50,17 +51,19 @@ else is refused until `layer_id_convention` says which. *The usual list* is the 
   norm. If a draft was trained there without changes, pass `feedback="pre"`.
 - `pytorch_model.bin` and GGUF files are converted once into the cache folder (`EAGLE31RT_CACHE`), when they are given
   to `LLM`, `serve` or `/swap_draft`, and again if they change. A pickle is read as tensors only and nothing in it is
-  run; `eagle31rt convert --input DIR --output DIR` does the same for good. The core alone (C++) reads safetensors.
+  run; `eagle31rt convert --input PATH --output DIR` does the same for good. The core alone (C++) reads safetensors.
 - GGUF: F32, F16 and BF16 keep their bits, quantised tensors become bfloat16. Newer files hold target ids in `d2t`,
   older ones offsets. Strictly ascending numbers are target ids; a vocabulary so small that they could be either is
   refused. llama3 rope is recovered from the tensor `rope_freqs`, yarn and linear from the keys; other scalings are
   refused.
 - Tensor names may begin with `model.`; `midlayer.` is `layers.0.`; `aux_norm_low`, `mid` and `high` are `fc_norm.0`,
   `1` and `2`. `t2d` is only compared with `d2t`. A draft without an embedding shares the target's.
+- A new format is a row in `csrc/model/draft_formats.cpp` and a writer in `tests/support/draft_formats.py`.
 
 ## Faults
 
-`tests/test_broken_drafts.py` puts each of these into each format; all are refused with the file and the field at fault.
+`tests/test_broken_drafts.py` puts each of these into each format; all are refused with the file and the field at
+fault, and `eagle31rt check` lists them (but for NaN: it reads no values).
 
 {faults}
 
@@ -104,7 +107,9 @@ def render() -> str:
         rows.append(f"| {name} | {recognised_by} | {layer_ids} | {tensors} | {_listed(switches)} |")
     unread = next(keys for *_, keys in _testing.draft_formats() if keys)
     notes = NOTES.format(
-        unread=_listed(unread), faults="; ".join(FAULTS) + ".", gguf_faults="; ".join(GGUF_FAULTS) + "."
+        unread=textwrap.fill(_listed(unread), 118, subsequent_indent="  "),
+        faults=textwrap.fill("; ".join(FAULTS) + ".", 120),
+        gguf_faults=textwrap.fill("; ".join(GGUF_FAULTS) + ".", 120),
     )
     return TEXT + "\n".join(rows) + "\n" + notes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.broken_drafts import FAULTS, GGUF_FAULTS, DraftFiles
 from support.checkpoints import TinyCheckpoint, write_target
@@ -12,7 +13,9 @@ from support.draft_gguf import write_draft_gguf
 
 from eagle31rt import _testing
 from eagle31rt.doctor.report import examine
-from eagle31rt.errors import CheckpointError
+from eagle31rt.errors import CheckpointError, UnsupportedError
+from eagle31rt.safetensors_writer import RawTensor
+from eagle31rt.torch_checkpoint import read_torch_checkpoint
 
 # One of each; the second exports of three formats differ in names only.
 FOLDERS = ("SafeAILab .bin", "SafeAILab", "SpecForge", "TorchSpec", "speculators", "NVIDIA ModelOpt", "NeMo Automodel",
@@ -52,6 +55,27 @@ def test_gguf_fault(fault: str, target: TinyCheckpoint, tmp_path: Path) -> None:
     with pytest.raises(wrong.error, match=wrong.message) as caught:
         _testing.load_draft_weights(str(draft_folder(path, tmp_path / "converted")), target.path)
     assert str(path) in str(caught.value) or str(tmp_path / "converted") in str(caught.value)
+
+
+def test_damaged_pickles(target: TinyCheckpoint, tmp_path: Path) -> None:
+    """Cut anywhere or with any byte changed, a file is refused or gives tensors; nothing else happens."""
+    path = FORMATS["SafeAILab .bin"].write(tmp_path / "draft", SourceDraft(target)) / "pytorch_model.bin"
+    whole = path.read_bytes()
+    generator = np.random.default_rng(5)
+    cuts = [whole[:length] for length in generator.integers(0, len(whole), 20)]
+    for place in generator.integers(0, 4000, 200):  # data.pkl lies first
+        cuts.append(whole[:place] + bytes([whole[place] ^ int(generator.integers(1, 256))]) + whole[place + 1 :])
+    refused = 0
+    for data in cuts:
+        path.write_bytes(data)
+        try:
+            tensors = read_torch_checkpoint(path)
+        except (CheckpointError, UnsupportedError) as error:
+            assert str(path) in str(error)
+            refused += 1
+        else:
+            assert all(isinstance(one, RawTensor) for one in tensors.values())
+    assert refused > 100
 
 
 def test_damaged_gguf_files(target: TinyCheckpoint, tmp_path: Path) -> None:

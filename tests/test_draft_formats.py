@@ -18,6 +18,7 @@ from support.engine import random_prompt, run_draft
 from support.tensors import rounded
 
 from eagle31rt import LLM, SamplingParams, _testing
+from eagle31rt.cli import main
 from eagle31rt.errors import CheckpointError
 from eagle31rt.gguf_draft import target_offsets
 
@@ -202,3 +203,11 @@ def test_quantised_gguf_tensors_become_bfloat16(target: TinyCheckpoint, tmp_path
 
 def test_the_document_is_up_to_date() -> None:
     assert DOCUMENT.read_text() == render(), "run python tests/draft_formats.py"
+
+
+def test_convert_takes_gguf_files(target: TinyCheckpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = FORMATS["GGUF, d2t of offsets"].write(tmp_path / "draft", SourceDraft(target))
+    arguments = ["convert", "--input", str(path), "--output", str(tmp_path / "folder")]
+    assert main(arguments) == 0 and "written to" in capsys.readouterr().out
+    assert_source(_testing.load_draft_weights(str(tmp_path / "folder"), target.path), SourceDraft(target))
+    assert main(arguments) == 2 and "holds model.safetensors already" in capsys.readouterr().err

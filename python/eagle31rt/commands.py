@@ -226,10 +226,19 @@ def _print_stream(pieces: Iterator[StreamPiece]) -> RequestOutput:
 
 
 def run_convert(arguments: argparse.Namespace) -> int:
+    source, output = Path(arguments.input), Path(arguments.output)
+    if source.is_file():
+        from eagle31rt.gguf_draft import convert_gguf_file
+
+        if (output / "model.safetensors").exists():
+            raise InvalidArgumentError(f"--output {output} holds model.safetensors already; give another folder")
+        output.mkdir(parents=True, exist_ok=True)
+        convert_gguf_file(source, output, lambda done, total: None)
+        print(f"{source} written to {output}")
+        return 0
     from eagle31rt.torch_checkpoint import convert_torch_checkpoint
 
-    output = Path(arguments.output)
-    count = convert_torch_checkpoint(Path(arguments.input), output)
+    count = convert_torch_checkpoint(source, output)
     print(f"{count} tensors written to {output}")
     return 0
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eagle31rt.errors import CheckpointError, Eagle31rtError, UnsupportedError
-from eagle31rt.gguf_conversion import unpermuted
+from eagle31rt.gguf_conversion import convert_gguf, unpermuted
 from eagle31rt.gguf_rope import ROPE_FREQUENCIES, rope_config
 from eagle31rt.safetensors_writer import RawTensor, bfloat16_tensor, save_safetensors
 
@@ -77,6 +77,12 @@ class _Metadata:
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
             raise CheckpointError(f"{self.source}: key {ARCHITECTURE}.{key} is {value!r}, not a positive integer")
         return int(value)
+
+
+def convert_gguf_file(source: Path, directory: Path, on_tensor: Callable[[int, int], None]) -> None:
+    """Writes the draft or else the llama model in `source` to the existing `directory`. Raises as those two do."""
+    convert = convert_gguf_draft if is_gguf_draft(source) else convert_gguf
+    convert(source, directory, on_tensor)
 
 
 def is_gguf_draft(source: Path) -> bool:

@@ -80,13 +80,11 @@ def converted_gguf(path: Path, argument: str) -> Path:
         )
 
     def build(_work: Path, output: Path) -> None:
-        from eagle31rt.gguf_conversion import convert_gguf  # loads numpy and gguf: only for a conversion
-        from eagle31rt.gguf_draft import convert_gguf_draft, is_gguf_draft
+        from eagle31rt.gguf_draft import convert_gguf_file  # loads numpy and gguf: only for a conversion
 
-        convert = convert_gguf_draft if is_gguf_draft(path) else convert_gguf
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(f"Converting {path.name}", total=None)
-            convert(path, output, lambda done, total: progress.update(task, completed=done, total=total))
+            convert_gguf_file(path, output, lambda done, total: progress.update(task, completed=done, total=total))
 
     cached_directory(target, {"source": str(path.resolve())}, build)
     return target
