@@ -32,6 +32,7 @@ EXPECTED = (0.40, 0.85)
 _STEEP = 0.6  # a trained head loses some hundredths from one position to the next, never two fifths
 _NEAR_CHANCE = 2.0  # times the chance level
 _MIN_DRAFTS = 30  # below, a rate says nothing: its standard error is above 0.09
+_MAX_BATCH = 32  # prompts at a time: more would only take memory
 _BETTER = 1.15  # an alternative must lengthen the mean by so much to be named
 
 
@@ -164,7 +165,7 @@ def run_probe(
         on_start(one)
         length = {"num_speculative_tokens": num_speculative_tokens}
         speculation = {"method": "eagle3", "model": str(draft), **length, **one.keys()}
-        llm = LLM(target, speculative_config=speculation, max_num_seqs=len(prompts), **engine)
+        llm = LLM(target, speculative_config=speculation, max_num_seqs=min(len(prompts), _MAX_BATCH), **engine)
         return _result(_answer(llm, prompts, max_tokens), num_speculative_tokens)
 
     result = measure(settings)
