@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -222,6 +223,21 @@ def test_a_missing_group_is_told_and_made_again(
     arguments = train_arguments(target, tmp_path / "draft", "--resume", steps=2, self_generate=None)
     assert "tokens-00001.npz is missing: give --self-generate" in refused(arguments, capsys)
     assert (data / "tokens-00000.npz").read_bytes() == group
+
+
+def test_a_disk_that_fills_within_a_checkpoint(tmp_path: Path) -> None:
+    """torch then reports a position in the file, not the disk. Here the system's bound on the size of a file."""
+    path = tmp_path / "checkpoint.pt"
+    Checkpoint(1, {}, torch.zeros(3), {}, {}).save(path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    larger = Checkpoint(2, {}, torch.zeros(50_000), {}, {})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(ResourceError, match=f"no space left for {path}: make room"):
+            larger.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert Checkpoint.load(path).step == 1 and list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
