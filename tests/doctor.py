@@ -11,7 +11,7 @@ from pathlib import Path
 from support.generated_document import write_or_check
 
 from eagle31rt import _core
-from eagle31rt.doctor.probe import EXPECTED, PROMPTS
+from eagle31rt.doctor.probe import BROKEN, EXPECTED, PROMPTS
 from eagle31rt.doctor.report import SCHEMA_VERSION
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "doctor.md"
@@ -75,13 +75,15 @@ if there is one. Per position it prints
 
 | what is seen | likely fault | what the probe does |
 | --- | --- | --- |
-| position 0 is low | layer ids or their numbering; then a norm switch or rope, or prompts unlike the training data | \
+| position 0 below {EXPECTED[0]:.2f} | a weak head, or prompts unlike its training data (chat template, language) | |
+| position 0 below {BROKEN:.2f} | layer ids or their numbering; a norm switch or rope | \
 measures again with all layers one later and one earlier |
 | position 0 is no better than twice chance | the same, or embedding, head or d2t of another model | the same |
 | acceptance falls by two fifths from position 0 to 1 | the state that is fed back (`feedback`) | measures again \
 with the other |
 
-A reading that lengthens the mean acceptance by 15 % or more is named with both figures. Fewer than 30 drafts are no
+A reading that lengthens the mean acceptance by 15 % or more is named with both figures; if none does, the fault that it
+was measured for is no longer named. Fewer than 30 drafts are no
 basis, and the probe says so.
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -29,6 +28,7 @@ PROMPTS: tuple[str, ...] = (
 # off by one (vLLM issue 43671), 0.01 with other layers (vLLM issue 50170). Published mean acceptance lengths of 2.0 to
 # 3.2 with three drafts (vLLM, SGLang and SpecBundle tables) are 0.55 to 0.85 at every position.
 EXPECTED = (0.40, 0.85)
+BROKEN = 0.25  # below at position 0 something is wrong; from here to 0.40 a head may just be weak
 _STEEP = 0.6  # a trained head loses some hundredths from one position to the next, never two fifths
 _NEAR_CHANCE = 2.0  # times the chance level
 _MIN_DRAFTS = 30  # below, a rate says nothing: its standard error is above 0.09
@@ -49,9 +49,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Fault:
-    """A likely cause. `rule`: the rule of docs/doctor.md that is about it."""
+    """A likely cause. `kind`: layer-ids, feedback, embedding, switches, weak (head or prompts) or probe (too short)."""
 
-    rule: str
+    kind: str
     message: str
 
 
@@ -103,9 +103,7 @@ def find_faults(result: ProbeResult, feedback: str) -> list[Fault]:
     if first is None or result.num_drafts < _MIN_DRAFTS:
         message = f"only {result.num_drafts} drafts were verified: give more prompts or longer answers"
         return [Fault("probe", message)]
-    faults = []
-    if first < EXPECTED[0]:
-        faults += _faults_of_the_first(first, result.chance)
+    faults = _faults_of_the_first(first, result.chance)
     reached = result.num_drafts * first
     second = next(iter(others), None)
     if second is not None and reached >= _MIN_DRAFTS and second < _STEEP * first:
@@ -119,27 +117,29 @@ def find_faults(result: ProbeResult, feedback: str) -> list[Fault]:
 
 
 def _faults_of_the_first(first: float, chance: float) -> list[Fault]:
+    if first >= EXPECTED[0]:
+        return []
+    if first >= BROKEN:
+        weak = "a small head, little training, or prompts unlike its data (chat template, language) will do that"
+        return [Fault("weak", f"position 0 is at {first:.2f}, below the usual {EXPECTED[0]:.2f}: {weak}")]
     layers = "the captured layers are likely not those of training: other ids, or the other numbering (one off)"
     if first > _NEAR_CHANCE * chance:
-        other = "a norm switch (fc_norm, norm_before_fc, norm_before_residual) or rope is not that of training"
-        data = "or the prompts are unlike the data of training (chat template, language)"
-        return [Fault("layer-ids", layers), Fault("switches", f"{other}, {data}")]
-    return [
-        Fault("layer-ids", layers),
-        Fault("embedding", "or embedding, head or d2t belong to another model: position 0 is no better than chance"),
-    ]
+        other = "a norm switch (fc_norm, norm_before_fc, norm_before_residual) or rope is likely not that of training"
+        return [Fault("layer-ids", layers), Fault("switches", other)]
+    other = "embedding, head or d2t likely belong to another model: position 0 is no better than chance"
+    return [Fault("layer-ids", layers), Fault("embedding", other)]
 
 
 def alternatives(settings: Settings, faults: Sequence[Fault], num_layers: int) -> list[Settings]:
     """Other readings that would explain the faults: layers one off, the other feedback."""
-    rules = {fault.rule for fault in faults}
+    kinds = {fault.kind for fault in faults}
     result = []
-    if "layer-ids" in rules:
+    if "layer-ids" in kinds:
         for shift in (1, -1):
             layers = tuple(layer + shift for layer in settings.capture_layers)
             if layers and layers[0] >= 0 and layers[-1] <= num_layers:
                 result.append(Settings(layers, settings.feedback))
-    if "feedback" in rules:
+    if "feedback" in kinds:
         result.append(Settings(settings.capture_layers, "post" if settings.feedback == "pre" else "pre"))
     return result
 
@@ -175,17 +175,27 @@ def run_probe(
         rates = measured.conditional_per_position
         reading = list(other.capture_layers), other.feedback
         result.alternatives.append(Alternative(*reading, measured.acceptance_length, rates))
-    best = max(result.alternatives, key=lambda one: one.acceptance_length, default=None)
-    if best is not None and best.acceptance_length > _BETTER * result.acceptance_length:
-        result.faults.insert(0, _confirmed(best, settings, result.acceptance_length))
+    result.faults = judge(result, settings)
     return result
 
 
-def _confirmed(best: Alternative, settings: Settings, length: float) -> Fault:
-    layers = best.capture_layers != list(settings.capture_layers)
-    option = f"capture_layers={json.dumps(best.capture_layers)}" if layers else f"feedback={best.feedback}"
-    gain = f"measured: with {option} the mean acceptance length is {best.acceptance_length:.2f} instead of {length:.2f}"
-    return Fault("layer-ids" if layers else "feedback", gain)
+def judge(result: ProbeResult, settings: Settings) -> list[Fault]:
+    """The faults, after the alternatives were measured: what helps comes first, what does not is no likely fault."""
+    length = result.acceptance_length
+    tried = {
+        "layer-ids": [one for one in result.alternatives if one.capture_layers != list(settings.capture_layers)],
+        "feedback": [one for one in result.alternatives if one.feedback != settings.feedback],
+    }
+    confirmed = []
+    for kind, measured in tried.items():
+        if not measured:
+            continue
+        best = max(measured, key=lambda one: one.acceptance_length)
+        option = f"capture_layers={best.capture_layers}" if kind == "layer-ids" else f"feedback={best.feedback}"
+        figures = f"the mean acceptance length is {best.acceptance_length:.2f} instead of {length:.2f}"
+        if best.acceptance_length > _BETTER * length:
+            confirmed.append(Fault(kind, f"measured: with {option} {figures}; pass {option}"))
+    return confirmed + [fault for fault in result.faults if not tried.get(fault.kind)]
 
 
 def _answer(llm: LLM, prompts: Sequence[PromptInput], max_tokens: int) -> list[RequestOutput]:

@@ -42,7 +42,7 @@ def show_probe(probe: dict[str, Any], console: Console) -> None:
         reading = f"capture_layers={other['capture_layers']}, feedback={other['feedback']}"
         console.print(Text(f"with {reading}: {other['acceptance_length']:.2f}"))
     for fault in probe["faults"]:
-        _line(console, "note", f"{fault['rule']}: ", fault["message"])
+        _line(console, "note", f"{fault['kind']}: ", fault["message"])
 
 
 def _show_finding(finding: Finding, console: Console) -> None:
