@@ -25,42 +25,48 @@ std::string printable(std::string_view text, size_t limit) {
   return result;
 }
 
-// Watches a parse: nlohmann-json itself bounds neither depth nor size and lets the last of two equal keys win.
-class Watcher {
+// Reads the text once before it is parsed: nlohmann-json itself bounds neither depth nor size and lets the last of two
+// equal keys win. Its parser with a callback would do in one pass, but searches an object through at the end of each
+// value in it: seconds for the header of a model with 10^5 tensors.
+class Watcher : public nlohmann::json_sax<Json> {
  public:
   Watcher(const std::string& source, const JsonLimits& limits) : source_(source), limits_(limits) {}
 
-  bool operator()(Json::parse_event_t event, const Json& value) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        keys_.emplace_back();
-        E31_CHECK(keys_.size() <= static_cast<size_t>(limits_.max_depth), kCheckpoint, source_,
-                  " nests JSON deeper than ", limits_.max_depth, " levels; the file is broken");
-        count();
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        keys_.pop_back();
-        break;
-      case Json::parse_event_t::key: {
-        const auto& key = value.get_ref<const std::string&>();
-        E31_CHECK(keys_.back().insert(key).second, kCheckpoint, source_, " has the key ", quote(key),
-                  " twice; remove one");
-        count();
-        break;
-      }
-      case Json::parse_event_t::value:
-        count();
-        break;
-    }
-    return true;
+  bool null() override { return count(); }
+  bool boolean(bool /*value*/) override { return count(); }
+  bool number_integer(number_integer_t /*value*/) override { return count(); }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return count(); }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return count(); }
+  bool string(string_t& /*value*/) override { return count(); }
+  bool binary(binary_t& /*value*/) override { return count(); }
+  bool start_object(size_t /*size*/) override { return start(); }
+  bool start_array(size_t /*size*/) override { return start(); }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
+  bool key(string_t& name) override {
+    E31_CHECK(keys_.back().insert(name).second, kCheckpoint, source_, " has the key ", quote(name),
+              " twice; remove one");
+    return count();
+  }
+  bool parse_error(size_t /*position*/, const std::string& /*token*/, const Json::exception& error) override {
+    fail(ErrorCode::kCheckpoint, source_, " is not valid JSON: ", printable(error.what(), 2 * kMessageBytes));
   }
 
  private:
-  void count() {
+  bool start() {
+    keys_.emplace_back();
+    E31_CHECK(keys_.size() <= static_cast<size_t>(limits_.max_depth), kCheckpoint, source_, " nests JSON deeper than ",
+              limits_.max_depth, " levels; the file is broken");
+    return count();
+  }
+  bool end() {
+    keys_.pop_back();
+    return true;
+  }
+  bool count() {
     E31_CHECK(++num_values_ <= limits_.max_values, kCheckpoint, source_, " holds more than ", limits_.max_values,
               " JSON values; the file is broken");
+    return true;
   }
 
   const std::string& source_;
@@ -81,14 +87,9 @@ std::string describe(const Json& value) {
 }
 
 Json parse_json_object(std::string_view text, const std::string& source, const JsonLimits& limits) {
-  Json result;
   Watcher watcher(source, limits);
-  try {
-    result = Json::parse(text.begin(), text.end(),
-                         [&](int, Json::parse_event_t event, Json& value) { return watcher(event, value); });
-  } catch (const nlohmann::json::exception& error) {
-    fail(ErrorCode::kCheckpoint, source, " is not valid JSON: ", printable(error.what(), 2 * kMessageBytes));
-  }
+  Json::sax_parse(text.begin(), text.end(), &watcher);
+  Json result = Json::parse(text.begin(), text.end());
   E31_CHECK(result.is_object(), kCheckpoint, source, " must hold one JSON object, not ", describe(result));
   return result;
 }
