@@ -88,6 +88,8 @@ def test_every_value_is_the_reference_s(tmp_path: Path, write: Callable[[Path], 
 FORMS: dict[str, tuple[TargetSpec, Callable[[str], bool], Quantise, dict[str, Any]]] = {
     "fp8": (DEEPSEEK, is_linear, fp8_blocks(), fp8_config()),
     "fp8-small-blocks": (DEEPSEEK, is_linear, fp8_blocks((16, 24), "BF16"), fp8_config((16, 24))),
+    # The one that transformers reads, too: all sizes are multiples of the blocks.
+    "fp8-whole-blocks": (TargetSpec(model_type="deepseek_v3"), is_linear, fp8_blocks((8, 8)), fp8_config((8, 8))),
     "int4": (DEEPSEEK, is_routed_expert, packed_int4(32, "I32"), int4_config(32)),
     "int4-long-shape": (DEEPSEEK, is_routed_expert, packed_int4(16, "I64"), int4_config(16)),
     "int4-everywhere": (DEEPSEEK, is_linear, packed_int4(), int4_config()),
@@ -226,3 +228,27 @@ def test_quantised_tensors_without_a_config_are_refused(tmp_path: Path) -> None:
     (tmp_path / "quantised" / "config.json").write_bytes((tmp_path / "twin" / "config.json").read_bytes())
     with pytest.raises(UnsupportedError, match=r"dtype F8_E4M3; .* unless config.json has a quantization_config"):
         make_engine(tmp_path / "quantised")
+
+
+@pytest.mark.dev
+@pytest.mark.parametrize("form", ["fp8", "fp8-whole-blocks"])
+def test_logits_are_those_of_transformers(tmp_path: Path, form: str) -> None:
+    """It dequantises FP8 on a machine without a GPU; packed int4 needs a package that is no dependency here."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    write_pair(tmp_path, *FORMS[form])
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "quantised",
+        dtype=torch.float32,
+        attn_implementation="eager",
+        local_files_only=True,
+        quantization_config=transformers.FineGrainedFP8Config(
+            weight_block_size=FORMS[form][3]["weight_block_size"], dequantize=True
+        ),
+        output_loading_info=True,
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+    with torch.no_grad():
+        expected = model.eval()(torch.tensor([PROMPT])).logits[0].numpy()
+    logits, _ = run_decoder(tmp_path / "quantised", PROMPT, dtype="float32")
+    np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=0)  # a wrong scale: 1e-1

@@ -192,6 +192,7 @@ PYBIND11_MODULE(_core, module) {
   bind_async_engine(module);
   bind_features(module);
   bind_doctor(module);
+  bind_memory_plan(module);
   module.def("cpu_info", &cpu_info);
   module.def("cuda_info", &cuda_info);
 }

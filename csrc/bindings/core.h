@@ -12,5 +12,6 @@ pybind11::dict stats_dict(const EngineStats& stats);
 
 void bind_async_engine(pybind11::module_& module);
 void bind_doctor(pybind11::module_& module);
+void bind_memory_plan(pybind11::module_& module);
 
 }  // namespace eagle31rt

@@ -106,6 +106,15 @@ void WeightLoader::add_vector(Vector& destination, std::vector<TensorPart> parts
   vectors_.push_back({&destination, std::move(parts)});
 }
 
+void WeightLoader::for_each_part(const std::function<void(const WeightPart&)>& visit) const {
+  for (const MatrixPlan& plan : matrices_) {
+    for (const TensorPart& part : plan.parts) visit({part.name, part.rows, plan.columns, true});
+  }
+  for (const VectorPlan& plan : vectors_) {
+    for (const TensorPart& part : plan.parts) visit({part.name, part.rows, 1, false});
+  }
+}
+
 void WeightLoader::for_each_tensor(const std::function<void(const RowSource::Tensor&)>& visit) const {
   const auto visit_part = [&](const TensorPart& part, const std::vector<int64_t>& shape) {
     if (part.source == nullptr) return visit({part.name, shape});

@@ -73,6 +73,8 @@ class WeightLoader {
   // form in which the checkpoint has it.
   void add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns);
   void add_vector(Vector& destination, std::vector<TensorPart> parts);
+  // Everything added, in order.
+  void for_each_part(const std::function<void(const WeightPart&)>& visit) const;
   // For sources that are a part of a matrix.
   std::shared_ptr<const StoredMatrix> matrix(const std::string& name, int64_t rows, int64_t columns) const;
   // Each throws Error(kCheckpoint), or Error(kUnsupported) for a dtype, and reads headers only.

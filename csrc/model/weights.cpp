@@ -112,7 +112,8 @@ DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderC
   return weights;
 }
 
-void check_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config) {
+int64_t check_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config,
+                              const std::function<void(const WeightPart&)>& visit) {
   CanonicalNames names = decoder_names(checkpoint, config);
   if (config.tie_word_embeddings) names.erase(kHead);  // compared with the embedding when it is loaded
   DecoderWeights weights;
@@ -121,6 +122,10 @@ void check_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& co
   loader.check_shapes();
   loader.check_missing();
   loader.check_unused();
+  if (visit) loader.for_each_part(visit);
+  int64_t num_bytes = 0;
+  for (const auto& [name, entry] : names.tensors()) num_bytes += entry->num_bytes;
+  return num_bytes;
 }
 
 }  // namespace eagle31rt

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "model/checkpoint.h"
@@ -84,8 +86,17 @@ struct DraftWeights {
 // dtype: what to keep the weights in (the file's own with "auto" resolved by the caller).
 DecoderWeights load_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config, DType dtype,
                                     Device& device = cpu_device());
-// The checks of load_decoder_weights that need the headers only.
-void check_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config);
+// One tensor of the file, or a part of one, inside a weight.
+struct WeightPart {
+  const std::string& name;  // canonical: "layers.3.mlp.gate.weight"
+  int64_t rows, columns;    // of a vector its size and 1
+  bool is_matrix;
+};
+
+// The checks of load_decoder_weights that need the headers only; then `visit` sees what would be loaded. Returns the
+// bytes of the tensors as they are stored.
+int64_t check_decoder_weights(const Checkpoint& checkpoint, const DecoderConfig& config,
+                              const std::function<void(const WeightPart&)>& visit = {});
 DraftWeights load_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, const DecoderConfig& target,
                                 DType dtype, Device& device = cpu_device());
 

@@ -188,6 +188,18 @@ class FeatureExtractor:
     # token_ids [sum(lengths)], sequence after sequence -> [sum(lengths), len(capture_layers) * hidden_size]
     def extract(self, token_ids: Sequence[int], lengths: Sequence[int]) -> npt.NDArray[np.float32]: ...
 
+# What csrc/model/memory_plan.h says, from configs and headers. max_model_len 0: the model's. target and draft: for each
+# size, weights (bytes by kind), weight_bytes, kv_bytes_per_token, activation_bytes; besides target_file_bytes,
+# draft_file_bytes, dtype, kv_cache_dtype, max_model_len, vocab_size.
+def plan_memory(
+    target: str,
+    draft: str,
+    tensor_parallel_sizes: list[int],
+    max_model_len: int,
+    num_rows: int,
+    dtype: str,
+    kv_cache_dtype: str,
+) -> dict[str, Any]: ...
 def cpu_info() -> dict[str, object]: ...  # instruction_set, available_instruction_sets, num_physical_cores
 
 # runtime_version, driver_version (13000 = CUDA 13.0, 0 = no driver), devices (name, compute_capability,

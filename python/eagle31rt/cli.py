@@ -1,4 +1,4 @@
-"""The command line: `eagle31rt demo | generate | chat | serve | check | train | convert | env`."""
+"""The command line: `eagle31rt demo | generate | chat | serve | check | train | convert | plan | env`."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     convert = commands.add_parser("convert", help="pytorch_model.bin (nothing in it is run) or GGUF to safetensors")
     convert.add_argument("--input", required=True, metavar="PATH", help="folder with pytorch_model.bin, or .gguf file")
     convert.add_argument("--output", required=True, metavar="DIR", help="directory for model.safetensors")
+    _add_plan(commands.add_parser("plan", help="memory by kind on 1, 2, 4 or 8 devices, from configs and headers"))
     env = commands.add_parser("env", help="version, instruction sets, threads, CUDA, environment variables, cache")
     env.add_argument("--json", action="store_true", help="print one JSON line")
     return parser
@@ -93,6 +94,19 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: physical cores)")
     parser.add_argument("--json", action="store_true", help="text to standard error, one JSON line to standard output")
     parser.add_argument("--paths", action="store_true", help="only prepare the models and print their paths as JSON")
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", help="directory with config.json and safetensors files")
+    parser.add_argument("--draft", metavar="DIR", help="directory of an EAGLE-3 or EAGLE-3.1 draft")
+    parser.add_argument("--tensor-parallel-size", type=int, choices=(1, 2, 4, 8), help="default: all of them")
+    parser.add_argument("--max-model-len", type=int, metavar="N", help="default: the model's")
+    parser.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="default 64")
+    parser.add_argument("--max-num-batched-tokens", type=int, default=512, metavar="N", help="default 512")
+    parser.add_argument("--num-speculative-tokens", type=int, default=3, metavar="K", help="with --draft; default 3")
+    parser.add_argument("--dtype", default="auto", help="auto (default), float32, bfloat16 or float16")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="auto (default: the dtype) or one of these")
+    parser.add_argument("--json", action="store_true", help="print one JSON line")
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:

@@ -97,6 +97,23 @@ def run_check(arguments: argparse.Namespace) -> int:
     return run(arguments, _read_prompts)
 
 
+def run_plan(arguments: argparse.Namespace) -> int:
+    from eagle31rt.memory_plan import SIZES, PlanSettings, plan_memory, print_plan
+
+    names = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_speculative_tokens", "dtype")
+    settings = PlanSettings(
+        **{name: getattr(arguments, name) for name in names}, kv_cache_dtype=arguments.kv_cache_dtype
+    )
+    sizes = SIZES if arguments.tensor_parallel_size is None else (arguments.tensor_parallel_size,)
+    draft = None if arguments.draft is None else Path(arguments.draft)
+    plan = plan_memory(Path(arguments.target), draft, settings, sizes)
+    if arguments.json:
+        print(json.dumps(plan))
+    else:
+        print_plan(plan, Console(highlight=False))
+    return 0
+
+
 def run_env(arguments: argparse.Namespace) -> int:
     from eagle31rt import _core
 
