@@ -76,12 +76,11 @@ def _probe(arguments: argparse.Namespace, report: Report, prompts: list[PromptIn
     def announce(settings: Settings) -> None:
         print(f"probing with {settings.keys()} ...", file=sys.stderr)
 
-    values = {entry.name: entry.value for entry in report.resolved}
     return run_probe(
         Path(report.target),
         Path(report.draft),
-        Settings(tuple(json.loads(values["capture_layers"])), values["feedback"]),
-        int(values["target_num_layers"]),
+        Settings(tuple(json.loads(report.value_of("capture_layers"))), report.value_of("feedback")),
+        int(report.value_of("target_num_layers")),
         prompts or PROMPTS,
         num_speculative_tokens=arguments.num_speculative_tokens or _PROBED_LENGTH,
         max_tokens=arguments.max_tokens,

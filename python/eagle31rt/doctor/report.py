@@ -63,8 +63,9 @@ class Report:
     def with_status(self, *statuses: str) -> list[Finding]:
         return [finding for finding in self.findings if finding.status in statuses]
 
-    def value_of(self, name: str) -> str | None:
-        return next((entry.value for entry in self.resolved if entry.name == name), None)
+    def value_of(self, name: str) -> str:
+        """Of a resolved setting; a draft that loads has all of them."""
+        return next(entry.value for entry in self.resolved if entry.name == name)
 
 
 def examine(
