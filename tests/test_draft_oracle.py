@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.checkpoints import DraftSpec, TargetSpec, write_draft, write_target
+from support.deepseek import DeepseekSizes
 from support.engine import Request, make_engine, run_draft, serve
 from support.logits_error import assert_as_good_as_float32
 from support.oracle import Arithmetic, Target
@@ -18,6 +19,16 @@ TARGET = TargetSpec(num_layers=7)
 NUM_STEPS = 5
 NUM_TOKENS = 70  # more than one attention split of 64
 
+# Kimi K2's but for the sizes: beta_fast and beta_slow are equal, so that frequencies are cut at one place.
+_YARN = {
+    "type": "yarn",
+    "factor": 64.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 1.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
 _SWITCHES = {"fc_norm": True, "norm_output": True}
 
 
@@ -55,6 +66,22 @@ CASES = {
     "model-spelling": Case(DraftSpec(spelling="model", draft_vocab_size=60)),
     "bfloat16": Case(DraftSpec(**_SWITCHES), replace(TARGET, dtype="bfloat16")),
     "float16": Case(DraftSpec(), replace(TARGET, dtype="float16")),
+    "qwen3": Case(DraftSpec(graph="qwen3")),
+    "qwen3-3.1": Case(DraftSpec(graph="qwen3", head_dim=16, attention_bias=True, rms_norm_eps=0.02, **_SWITCHES)),
+    "qwen3-speculators": Case(DraftSpec(graph="qwen3", form="speculators", norm_before_residual=True)),
+    "two-layers": Case(DraftSpec(num_layers=2)),
+    "four-layers": Case(DraftSpec(num_layers=4, spelling="layers", norm_before_residual=True, **_SWITCHES)),
+    "two-layers-qwen3": Case(DraftSpec(graph="qwen3", num_layers=2, mlp_bias=True, norm_output=True)),
+    "mla": Case(DraftSpec(graph="deepseek")),
+    "mla-3.1": Case(DraftSpec(graph="deepseek", rope_scaling=_YARN, rms_norm_eps=0.02, **_SWITCHES)),
+    "mla-plain-query": Case(
+        DraftSpec(graph="deepseek", latent=DeepseekSizes(None, 24, 8, 16, 32), norm_before_fc=True)
+    ),
+    "mla-two-layers": Case(DraftSpec(graph="deepseek", num_layers=2, spelling="model", norm_before_residual=True)),
+    "mla-one-state": Case(DraftSpec(graph="deepseek", num_captured=1, **_SWITCHES)),
+    "mla-four-states": Case(DraftSpec(graph="deepseek", num_captured=4, **_SWITCHES)),
+    "mla-wide": Case(DraftSpec(graph="deepseek", hidden_size=40, num_heads=3, draft_vocab_size=50, **_SWITCHES)),
+    "mla-bfloat16": Case(DraftSpec(graph="deepseek", **_SWITCHES), replace(TARGET, dtype="bfloat16")),
 }
 
 
@@ -83,8 +110,9 @@ def test_draft_logits(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("kv_dtype", ["bfloat16", "float16"])
-def test_draft_attends_to_the_rounded_cache(tmp_path: Path, kv_dtype: str) -> None:
-    target, draft = _write(tmp_path, CASES["eagle3.1"])
+@pytest.mark.parametrize("name", ["eagle3.1", "mla-3.1", "two-layers"])
+def test_draft_attends_to_the_rounded_cache(tmp_path: Path, kv_dtype: str, name: str) -> None:
+    target, draft = _write(tmp_path, CASES[name])
     tokens = _tokens()
     logits, _ = run_draft(target, draft, tokens, NUM_STEPS, kv_cache_dtype=kv_dtype)
     run = lambda a: _oracle(target, draft, tokens, a, Switches())  # noqa: E731
@@ -118,7 +146,10 @@ def test_mistakes_would_show(tmp_path: Path, mistake: str) -> None:
     assert (wrong[:first_step] <= tolerance).all(), "the mistake shows before it can"
 
 
-@pytest.mark.parametrize("name", ["eagle3", "eagle3.1", "four-states", "bfloat16", "narrow"])
+GRAPHS = ["qwen3-3.1", "four-layers", "mla-3.1", "mla-two-layers"]
+
+
+@pytest.mark.parametrize("name", ["eagle3", "eagle3.1", "four-states", "bfloat16", "narrow", *GRAPHS, "mla-bfloat16"])
 def test_chunked_prefill_drafts_the_same_bits(tmp_path: Path, name: str) -> None:
     """The last slot of a chunk takes the next known token, not a predicted one."""
     target, draft = _write(tmp_path, CASES[name])
@@ -129,7 +160,7 @@ def test_chunked_prefill_drafts_the_same_bits(tmp_path: Path, name: str) -> None
         assert logits.tobytes() == whole.tobytes() and ids == whole_ids, chunks
 
 
-@pytest.mark.parametrize("name", ["eagle3", "eagle3.1", "norm_before_residual", "float16"])
+@pytest.mark.parametrize("name", ["eagle3", "eagle3.1", "norm_before_residual", "float16", *GRAPHS])
 def test_refeed_overwrites_what_drafting_wrote(tmp_path: Path, name: str) -> None:
     """Entries of drafted states must not survive into the next round (they cost 8-15 % acceptance)."""
     target, draft = _write(tmp_path, CASES[name])

@@ -169,6 +169,9 @@ DRAFT_WRONG: dict[str, tuple[dict[str, RawTensor | Array | None], dict[str, Any]
         r"\[36, 24\], but config.json asks for \[37, 24\]",
     ),
     "head shape": ({"lm_head.weight": np.ones((36, 24))}, {}, r"\[36, 24\], but config.json asks for \[37, 24\]"),
+    "qwen3": ({"midlayer.self_attn.q_norm.weight": np.ones(8)}, {}, "q_norm.weight. belongs to .*qwen3"),
+    "MLA": ({"midlayer.self_attn.kv_a_proj_with_mqa.weight": np.ones((4, 48))}, {}, "latent attention"),
+    "two layers": ({"layers.1.mlp.x": ONES}, {}, "layer 1 counted from 0, but num_hidden_layers is 1"),
     "two spellings": ({"layers.0.hidden_norm.weight": ONES}, {}, "are the same weight"),
 }
 
@@ -184,10 +187,7 @@ def test_wrong_draft(case: str, tmp_path: Path) -> None:
 
 DRAFT_UNSUPPORTED: dict[str, tuple[dict[str, RawTensor | Array | None], str]] = {
     "P-EAGLE": ({"mask_hidden": np.ones((1, 1, 72))}, '"mask_hidden" belongs to P-EAGLE'),
-    "qwen3": ({"midlayer.self_attn.q_norm.weight": np.ones(8)}, "q_norm.weight. belongs to .*qwen3"),
-    "MLA": ({"midlayer.self_attn.kv_a_proj_with_mqa.weight": np.ones((4, 48))}, "latent attention"),
     "quantised": ({"fc.weight_scale": np.ones(1)}, "quantised"),
-    "two layers": ({"layers.1.hidden_norm.weight": ONES}, "second layer"),
     "EAGLE-1": ({"fc.weight": np.ones((24, 48)), "midlayer.self_attn.q_proj.weight": matrix()}, "is an EAGLE-1 head"),
 }
 

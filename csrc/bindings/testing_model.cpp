@@ -49,15 +49,25 @@ py::dict rope_to_dict(const RopeConfig& rope) {
                   "mscale_all_dim"_a = rope.mscale_all_dim, "truncate"_a = rope.truncate);
 }
 
+py::dict mla_to_dict(const MlaConfig& mla) {
+  using namespace py::literals;
+  return py::dict("q_lora_rank"_a = mla.q_lora_rank, "kv_lora_rank"_a = mla.kv_lora_rank,
+                  "qk_nope_head_dim"_a = mla.qk_nope_head_dim, "qk_rope_head_dim"_a = mla.qk_rope_head_dim,
+                  "v_head_dim"_a = mla.v_head_dim, "scale"_a = mla.scale, "norm_epsilon"_a = mla.norm_epsilon);
+}
+
 template <typename Config>
 py::dict common_to_dict(const Config& config) {
   using namespace py::literals;
-  return py::dict("hidden_size"_a = config.hidden_size, "intermediate_size"_a = config.intermediate_size,
-                  "num_heads"_a = config.num_heads, "num_kv_heads"_a = config.num_kv_heads,
-                  "head_dim"_a = config.head_dim, "vocab_size"_a = config.vocab_size,
-                  "rms_norm_eps"_a = config.rms_norm_eps, "qkv_bias"_a = config.qkv_bias,
-                  "mlp_bias"_a = config.mlp_bias, "tie_word_embeddings"_a = config.tie_word_embeddings,
-                  "rope"_a = rope_to_dict(config.rope), "dtype"_a = dtype_name(config.dtype));
+  py::dict result(
+      "hidden_size"_a = config.hidden_size, "intermediate_size"_a = config.intermediate_size,
+      "num_heads"_a = config.num_heads, "num_kv_heads"_a = config.num_kv_heads, "head_dim"_a = config.head_dim,
+      "vocab_size"_a = config.vocab_size, "rms_norm_eps"_a = config.rms_norm_eps, "qkv_bias"_a = config.qkv_bias,
+      "mlp_bias"_a = config.mlp_bias, "tie_word_embeddings"_a = config.tie_word_embeddings,
+      "rope"_a = rope_to_dict(config.rope), "dtype"_a = dtype_name(config.dtype), "num_layers"_a = config.num_layers);
+  if (config.qk_norm) result["qk_norm"] = true;
+  if (config.mla) result["mla"] = mla_to_dict(*config.mla);
+  return result;
 }
 
 py::dict moe_to_dict(const MoeConfig& moe) {
@@ -73,12 +83,10 @@ py::dict moe_to_dict(const MoeConfig& moe) {
 py::dict decoder_to_dict(const DecoderConfig& config) {
   py::dict result = common_to_dict(config);
   result["model_type"] = config.model_type;
-  result["num_layers"] = config.num_layers;
   result["max_position_embeddings"] = config.max_position_embeddings;
   result["output_bias"] = config.output_bias;
   if (!config.sliding_windows.empty()) result["sliding_windows"] = config.sliding_windows;
   result["eos_token_ids"] = config.eos_token_ids;
-  if (config.qk_norm) result["qk_norm"] = true;
   if (config.moe) result["moe"] = moe_to_dict(*config.moe);
   return result;
 }
@@ -175,7 +183,7 @@ py::dict load_draft(const std::string& directory, const std::string& target_dire
   result["embedding"] = unpacked(weights.embedding);
   result["head"] = unpacked(weights.head);
   result["final_norm"] = to_array(weights.final_norm);
-  result["layer"] = layer_to_dict(weights.layer);
+  result["layer"] = layer_to_dict(weights.layers.front());
   return result;
 }
 

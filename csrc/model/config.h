@@ -77,6 +77,9 @@ struct MlaConfig {
   int32_t kv_lora_rank = 0;  // of the latent
   int32_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
   float scale = 1.0f;  // of the scores
+  // Of the norms inside. The published model code of targets (and transformers) leaves it at its default there,
+  // whatever rms_norm_eps is; drafts are trained with their rms_norm_eps.
+  float norm_epsilon = 1e-6f;
 
   int32_t query_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   int32_t entry_dim() const { return kv_lora_rank + qk_rope_head_dim; }  // a position in the cache
@@ -116,6 +119,7 @@ struct DecoderConfig {
 struct DraftConfig {
   int32_t hidden_size = 0;         // H
   int32_t target_hidden_size = 0;  // Ht
+  int32_t num_layers = 1;
   int32_t intermediate_size = 0;
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
@@ -125,6 +129,8 @@ struct DraftConfig {
   int32_t max_position_embeddings = 0;  // of training; longer contexts run, with fewer accepted tokens
   float rms_norm_eps = 1e-6f;
   bool qkv_bias = false, mlp_bias = false, fc_bias = false;
+  bool qk_norm = false;          // the qwen3 graph, as of DecoderConfig
+  std::optional<MlaConfig> mla;  // the deepseek graph with a dense MLP, as of DecoderConfig
   RopeConfig rope;
   DType dtype = DType::kBFloat16;
   // Canonical capture points k: the residual stream after k target layers (0 = embeddings, N = input of the last norm);

@@ -56,7 +56,7 @@ void refuse_option(const JsonReader& config, const RefusedOption& option) {
 
 }  // namespace
 
-LayerSizes parse_layer_sizes(const JsonReader& config, bool kv_heads_default) {
+LayerSizes parse_layer_sizes(const JsonReader& config, bool kv_heads_default, bool latent_attention) {
   LayerSizes sizes{};
   sizes.hidden_size = config.integer("hidden_size", 1, kMaxHiddenSize);
   sizes.intermediate_size = config.integer("intermediate_size", 1, kMaxIntermediateSize);
@@ -66,6 +66,7 @@ LayerSizes parse_layer_sizes(const JsonReader& config, bool kv_heads_default) {
   E31_CHECK(sizes.num_heads % sizes.num_kv_heads == 0, kCheckpoint, config.source(), ": ",
             config.name("num_attention_heads"), " is ", sizes.num_heads, ", not a multiple of ",
             config.name("num_key_value_heads"), ", which is ", sizes.num_kv_heads);
+  if (latent_attention) return sizes;
   if (config.has("head_dim")) {
     sizes.head_dim = config.integer("head_dim", 1, kMaxHeadDim);
   } else {

@@ -19,11 +19,11 @@ struct LayerSizes {
   int32_t intermediate_size;
   int32_t num_heads;
   int32_t num_kv_heads;
-  int32_t head_dim;  // a multiple of 8, at most 256
+  int32_t head_dim;  // a multiple of 8, at most 256; 0 with a latent attention, whose heads have several sizes
 };
 
 // kv_heads_default: whether a missing num_key_value_heads means num_attention_heads (llama) or is an error.
-LayerSizes parse_layer_sizes(const JsonReader& config, bool kv_heads_default);
+LayerSizes parse_layer_sizes(const JsonReader& config, bool kv_heads_default, bool latent_attention);
 
 // understood: keys that the caller reads itself.
 // Throws Error(kUnsupported) by key name: quantisation, mixture of experts, an active sliding window, softcapping,

@@ -12,7 +12,6 @@ LayerShape decoder_layer_shape(const DecoderConfig& config) {
           .num_heads = config.num_heads,
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
-          .attention_input_size = config.hidden_size,
           .rotary_dim = config.rope.rotary_dim,
           .interleaved_rope = config.rope.interleaved,
           .rms_norm_eps = config.rms_norm_eps,
@@ -32,14 +31,6 @@ Decoder::Decoder(DecoderConfig config, DecoderWeights weights, std::vector<int32
       residual_(device),
       attention_input_(device),
       selected_(device) {}
-
-KvShape Decoder::kv_shape(DType dtype) const {
-  KvShape shape{config_.num_layers, config_.num_kv_heads, config_.head_dim, dtype};
-  if (!config_.mla) return shape;
-  shape.latent_dim = config_.mla->kv_lora_rank;
-  shape.rope_dim = config_.mla->qk_rope_head_dim;
-  return shape;
-}
 
 void Decoder::reserve(int64_t num_rows, int64_t num_logit_rows) {
   residual_.get(num_rows * config_.hidden_size);

@@ -41,7 +41,7 @@ class Decoder {
 
   const DecoderConfig& config() const { return config_; }
   const DecoderWeights& weights() const { return weights_; }
-  KvShape kv_shape(DType dtype) const;
+  KvShape kv_shape(DType dtype) const { return layers_kv_shape(shape_, config_.num_layers, dtype); }
   int64_t captured_size() const { return static_cast<int64_t>(capture_layers_.size()) * config_.hidden_size; }
 
  private:
@@ -58,7 +58,7 @@ class Decoder {
   Scratch residual_, attention_input_, selected_;
 };
 
-// The shape of a decoder layer; a draft's differs in its attention input only.
+// The shape of a decoder layer.
 LayerShape decoder_layer_shape(const DecoderConfig& config);
 
 }  // namespace eagle31rt

@@ -8,13 +8,12 @@
 #include "model/config_checks.h"
 #include "model/draft_checks.h"
 #include "model/draft_formats.h"
+#include "model/draft_graph.h"
 #include "model/json_reader.h"
-#include "model/rope_config.h"
 
 namespace eagle31rt {
 namespace {
 
-constexpr size_t kMaxArchitectures = 16;
 constexpr const char* kLayerIds = "eagle_aux_hidden_state_layer_ids";
 
 // A draft file: switches at the top, layer sizes at the top (flat) or in transformer_layer_config (speculators), and
@@ -43,13 +42,10 @@ void refuse_architecture(const DraftFile& file) {
     std::string_view part;
     const char* why;
   };
-  // Substrings of architectures[i] and, for the graph, of model_type.
+  // Substrings of architectures[i].
   static constexpr Refused kArchitectures[] = {
       {"PEagle", "P-EAGLE (parallel drafting)"},
       {"Peagle", "P-EAGLE (parallel drafting)"},
-      {"Deepseek", "a draft with multi-head latent attention"},
-      {"Qwen3For", "a draft with the qwen3 graph (norms of query and key)"},
-      {"Eagle3Deep", "a draft of more than one layer"},
       {"DFlash", "DFlash"},
       {"Medusa", "Medusa"},
   };
@@ -62,10 +58,6 @@ void refuse_architecture(const DraftFile& file) {
     E31_CHECK(!name.ends_with("Eagle") && !name.starts_with("EagleLlama"), kUnsupported, file.top.source(),
               ": architecture ", quote(name), " is an EAGLE-1 head; only EAGLE-3 and EAGLE-3.1 are supported");
   }
-  const std::string model_type = file.layer.text("model_type").value_or("llama");
-  E31_CHECK(model_type == "llama" || model_type == "mistral", kUnsupported, file.layer.source(), ": ",
-            file.layer.name("model_type"), " of a draft is ", quote(model_type),
-            "; supported is the llama graph (llama, mistral)");
 }
 
 void refuse_not_a_draft(const DraftFile& file) {
@@ -80,8 +72,6 @@ void refuse_not_a_draft(const DraftFile& file) {
   }
   E31_CHECK(draft, kCheckpoint, file.top.source(), " is not an EAGLE draft: it describes a whole model of ", num_layers,
             " layers; give a checkpoint made for this target");
-  fail(ErrorCode::kUnsupported, file.layer.source(), ": ", file.layer.name("num_hidden_layers"), " is ", num_layers,
-       "; drafts of more than one layer are not supported");
 }
 
 // A boolean that must have one value to be supported.
@@ -106,7 +96,7 @@ void refuse_parallel_drafting(const DraftFile& file) {
 // What rules of their own say.
 constexpr const char* kOtherRules[] = {"quantization_config", "compression_config", "sliding_window"};
 
-void refuse_graph_options(const DraftFile& file, int32_t max_positions) {
+void refuse_graph_options(const DraftFile& file, DraftGraph graph, const DraftConfig& config, int32_t max_positions) {
   require_flag(file.eagle, "use_aux_hidden_state", true, "a draft fed by the last hidden state only (EAGLE-1 input)");
   require_flag(file.eagle, "use_input_layernorm_in_first_layer", true, "a draft without input_layernorm");
   require_flag(file.eagle, "use_last_layernorm", true, "a draft without a final norm");
@@ -116,8 +106,14 @@ void refuse_graph_options(const DraftFile& file, int32_t max_positions) {
     E31_CHECK(!file.eagle->has("layer_ids"), kUnsupported, file.eagle->source(), ": ", file.eagle->name("layer_ids"),
               " is not supported; use ", kLayerIds);
   }
-  refuse_unsupported_options(file.top, max_positions, kOtherRules);
-  if (file.speculators) refuse_unsupported_options(file.layer, max_positions, kOtherRules);
+  if (config.num_layers > 1) {
+    require_flag(file.eagle, "next_layer_regular", true, "an embedding as input of every layer");
+  }
+  std::vector<const char*> understood(std::begin(kOtherRules), std::end(kOtherRules));
+  const auto of_graph = understood_options(graph);
+  understood.insert(understood.end(), of_graph.begin(), of_graph.end());
+  refuse_unsupported_options(file.top, max_positions, understood);
+  if (file.speculators) refuse_unsupported_options(file.layer, max_positions, understood);
 }
 
 struct Switch {
@@ -176,19 +172,12 @@ void parse_feedback(const DraftFile& file, const std::string& feedback, DraftCon
   findings.resolved("feedback", result.norm_output ? "post" : "pre", feedback == "auto" ? "norm_output" : "override");
 }
 
-void parse_layer(const DraftFile& file, const DecoderConfig& target, DraftConfig& result, int32_t& max_positions) {
+void parse_layers(const DraftFile& file, DraftGraph graph, const DecoderConfig& target, DraftConfig& result,
+                  int32_t& max_positions) {
   max_positions = file.layer.integer_or("max_position_embeddings", max_positions, 1, kMaxPositionEmbeddings);
   result.max_position_embeddings = max_positions;
-  const LayerSizes sizes = parse_layer_sizes(file.layer, /*kv_heads_default=*/true);
-  result.hidden_size = sizes.hidden_size;
-  result.intermediate_size = sizes.intermediate_size;
-  result.num_heads = sizes.num_heads;
-  result.num_kv_heads = sizes.num_kv_heads;
-  result.head_dim = sizes.head_dim;
+  parse_draft_layers(graph, file.layer, result);
   result.target_hidden_size = target.hidden_size;
-  result.rms_norm_eps = static_cast<float>(file.layer.number_or("rms_norm_eps", 1e-6, 1e-30, 1.0));
-  result.qkv_bias = file.layer.boolean_or("attention_bias", false);
-  result.mlp_bias = file.layer.boolean_or("mlp_bias", false);
   result.tie_word_embeddings = file.top.boolean_or("tie_word_embeddings", false);
 }
 
@@ -278,15 +267,19 @@ DraftConfig parse_draft_config(const std::string& config_json, const DecoderConf
   if (!readable) return result;
   const DraftFile& file = *opened;
   int32_t max_positions = target.max_position_embeddings;
-  findings.check(Rule::kArchitecture, [&] { refuse_architecture(file); });
+  DraftGraph graph = DraftGraph::kLlama;
+  findings.check(Rule::kArchitecture, [&] {
+    refuse_architecture(file);
+    graph = parse_draft_graph(file.top, file.layer);
+  });
   findings.check(Rule::kWholeModel, [&] { refuse_not_a_draft(file); });
   findings.check(Rule::kParallelDrafting, [&] { refuse_parallel_drafting(file); });
-  findings.check(Rule::kLayerSizes, [&] { parse_layer(file, target, result, max_positions); });
+  findings.check(Rule::kLayerSizes, [&] { parse_layers(file, graph, target, result, max_positions); });
   findings.check(Rule::kQuantised, [&] {
     refuse_quantised(file.top);
     refuse_quantised(file.layer);
   });
-  findings.check(Rule::kGraphOptions, [&] { refuse_graph_options(file, max_positions); });
+  findings.check(Rule::kGraphOptions, [&] { refuse_graph_options(file, graph, result, max_positions); });
   findings.check(Rule::kSlidingWindow, [&] {
     refuse_sliding_window(file.top, max_positions);
     refuse_sliding_window(file.layer, max_positions);
@@ -297,7 +290,7 @@ DraftConfig parse_draft_config(const std::string& config_json, const DecoderConf
   findings.check(Rule::kSwitches, [&] { parse_switches(file, result, findings); });
   findings.check(Rule::kNormBeforeResidual, [&] { parse_norm_before_residual(file, result, findings); });
   findings.check(Rule::kFeedback, [&] { parse_feedback(file, overrides.feedback, result, findings); });
-  findings.check(Rule::kRope, [&] { result.rope = parse_rope_config(file.layer, result.head_dim, max_positions); });
+  findings.check(Rule::kRope, [&] { parse_draft_rope(file.layer, max_positions, result); });
   findings.check(Rule::kDtype,
                  [&] { result.dtype = parse_config_dtype(file.top, parse_config_dtype(file.layer, target.dtype)); });
   findings.check(Rule::kLayerIds, [&] { parse_capture_layers(file, target, overrides, result, findings); });

@@ -5,12 +5,11 @@
 #include <string_view>
 #include <vector>
 
+#include "model/draft_graph.h"
 #include "model/weight_loader.h"
 
 namespace eagle31rt {
 namespace {
-
-constexpr size_t kMaxArchitectures = 16;
 
 template <typename Predicate>
 bool any_architecture(const JsonReader& top, const Predicate& predicate) {

@@ -11,11 +11,12 @@
 namespace eagle31rt {
 namespace {
 
-constexpr const char* kLayer = "layers.0.";
 constexpr const char* kDraftToTarget = "d2t";
 constexpr const char* kTargetToDraft = "t2d";
 constexpr const char* kEmbedding = "embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
+
+std::string layer_prefix(int32_t index) { return concat("layers.", index, "."); }
 
 // A tensor whose name tells that the draft is of another kind.
 void refuse_tensor(const CanonicalNames& names, const char* part, const char* why) {
@@ -24,16 +25,42 @@ void refuse_tensor(const CanonicalNames& names, const char* part, const char* wh
             " belongs to ", why, ", which is not supported");
 }
 
-void refuse_other_architectures(const CanonicalNames& names) {
-  for (const char* part : {"self_attn.q_norm.", "self_attn.k_norm."}) {
-    refuse_tensor(names, part, "a draft with norms of query and key (the qwen3 graph)");
+// The graph of config.json must be that of the tensors.
+void check_graph(const CanonicalNames& names, const DraftConfig& config) {
+  struct Part {
+    const char* tensor;
+    bool expected;
+    const char* what;
+    const char* model_type;
+  };
+  const Part parts[] = {
+      {"self_attn.q_norm.", config.qk_norm, "the qwen3 graph (norms of query and key)", "qwen3"},
+      {"self_attn.kv_a_proj", config.mla.has_value(), "the deepseek graph (latent attention)", "deepseek_v3"},
+  };
+  const std::string& source = names.checkpoint().directory();
+  for (const Part& part : parts) {
+    const TensorEntry* entry = names.find_containing(part.tensor);
+    E31_CHECK(entry == nullptr || part.expected, kCheckpoint, source, ": tensor ", quote(entry->name), " belongs to ",
+              part.what, ", but architectures and model_type in config.json name another; set model_type to ",
+              quote(part.model_type));
   }
-  for (const char* part : {"q_a_proj.", "kv_a_proj"})
-    refuse_tensor(names, part, "a draft with multi-head latent attention");
-  const TensorEntry* second_layer = names.find_containing("layers.1.");
-  E31_CHECK(second_layer == nullptr || names.find("fc.weight") == nullptr, kUnsupported, names.checkpoint().directory(),
-            ": tensor ", quote(second_layer->name),
-            " belongs to a second layer; drafts of more than one layer are not supported");
+}
+
+// Only the first layer of a draft has a hidden_norm: the others are plain decoder layers.
+void check_num_layers(const CanonicalNames& names, const DraftConfig& config) {
+  if (names.find("fc.weight") == nullptr) return;  // no draft at all
+  const std::string& source = names.checkpoint().directory();
+  const TensorEntry* beyond = names.find_containing(layer_prefix(config.num_layers));
+  E31_CHECK(beyond == nullptr, kCheckpoint, source, ": tensor ", quote(beyond->name), " belongs to layer ",
+            config.num_layers, " counted from 0, but num_hidden_layers is ", config.num_layers,
+            "; set it to the number of layers");
+  for (int32_t index = 1; index < config.num_layers; ++index) {
+    const TensorEntry* norm = names.find(layer_prefix(index) + "hidden_norm.weight");
+    E31_CHECK(norm == nullptr, kUnsupported, source, ": tensor ", quote(norm->name),
+              " is a second input norm of layer ", index,
+              "; engines disagree on which of the two is used there, keep the one the draft was trained with, ",
+              "as input_layernorm");
+  }
 }
 
 // A switch and its tensors must come together: a file read without them drafts badly and silently.
@@ -186,22 +213,31 @@ void add_fusion(WeightLoader& loader, const DraftConfig& config, DraftWeights& w
   loader.add_vector(weights.fc_norm, std::move(chunks));
 }
 
-// What the graph of the config is made of.
-void add_graph(WeightLoader& loader, const CanonicalNames& names, const DraftConfig& config, DraftWeights& weights) {
-  add_fusion(loader, config, weights);
-  add_embedding_and_head(loader, names, config, weights);
-  add_layer(loader, weights.layer,
+void add_draft_layer(WeightLoader& loader, DraftWeights& weights, const DraftConfig& config, int32_t index) {
+  LayerWeights& layer = weights.layers[static_cast<size_t>(index)];
+  add_layer(loader, layer,
             {.hidden = config.hidden_size,
              .intermediate = config.intermediate_size,
              .num_heads = config.num_heads,
              .num_kv_heads = config.num_kv_heads,
              .head_dim = config.head_dim,
-             .attention_width = 2 * int64_t{config.hidden_size},
+             .attention_width = (index == 0 ? 2 : 1) * int64_t{config.hidden_size},
              .qkv_bias = config.qkv_bias,
              .output_bias = false,
-             .mlp_bias = config.mlp_bias},
-            kLayer);
-  loader.add_vector(weights.layer.hidden_norm, {{"layers.0.hidden_norm.weight", config.hidden_size}});
+             .mlp_bias = config.mlp_bias,
+             .qk_norm = config.qk_norm,
+             .mla = config.mla},
+            layer_prefix(index));
+  if (index > 0) return;
+  loader.add_vector(layer.hidden_norm, {{layer_prefix(0) + "hidden_norm.weight", config.hidden_size}});
+}
+
+// What the graph of the config is made of.
+void add_graph(WeightLoader& loader, const CanonicalNames& names, const DraftConfig& config, DraftWeights& weights) {
+  add_fusion(loader, config, weights);
+  add_embedding_and_head(loader, names, config, weights);
+  weights.layers.resize(static_cast<size_t>(config.num_layers));
+  for (int32_t index = 0; index < config.num_layers; ++index) add_draft_layer(loader, weights, config, index);
   loader.add_vector(weights.final_norm, {{"norm.weight", config.hidden_size}});
 }
 
@@ -210,7 +246,10 @@ void check_tensors(CanonicalNames& names, const DraftConfig& config, std::vector
                    Findings& findings) {
   findings.check(Rule::kParallelDrafting, [&] { refuse_tensor(names, "mask_hidden", "P-EAGLE (parallel drafting)"); });
   findings.check(Rule::kQuantised, [&] { refuse_tensor(names, "weight_scale", "a quantised draft"); });
-  findings.check(Rule::kArchitecture, [&] { refuse_other_architectures(names); });
+  findings.check(Rule::kArchitecture, [&] {
+    check_graph(names, config);
+    check_num_layers(names, config);
+  });
   findings.check(Rule::kSwitchTensors, [&] {
     check_switch(names, config.fc_norm, "fc_norm", "fc_norm.");
     check_switch(names, config.norm_before_fc, "norm_before_fc", "input_norm.");
@@ -238,8 +277,10 @@ void check_tensors(CanonicalNames& names, const DraftConfig& config, std::vector
 }  // namespace
 
 int64_t DraftWeights::num_bytes() const {
-  return fc.num_bytes() + embedding.num_bytes() + head.num_bytes() + vector_bytes(fc_bias) + vector_bytes(fc_norm) +
-         vector_bytes(final_norm) + layer_bytes(layer) + static_cast<int64_t>(draft_to_target.size() * sizeof(int32_t));
+  int64_t bytes = static_cast<int64_t>(draft_to_target.size() * sizeof(int32_t));
+  for (const LayerWeights& layer : layers) bytes += layer_bytes(layer);
+  return bytes + fc.num_bytes() + embedding.num_bytes() + head.num_bytes() + vector_bytes(fc_bias) +
+         vector_bytes(fc_norm) + vector_bytes(final_norm);
 }
 
 void check_draft_weights(const Checkpoint& checkpoint, const DraftConfig& config, Findings& findings) {

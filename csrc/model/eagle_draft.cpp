@@ -14,10 +14,10 @@ LayerShape draft_layer_shape(const DraftConfig& config) {
           .num_heads = config.num_heads,
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
-          .attention_input_size = 2 * config.hidden_size,
           .rotary_dim = config.rope.rotary_dim,
           .interleaved_rope = config.rope.interleaved,
-          .rms_norm_eps = config.rms_norm_eps};
+          .rms_norm_eps = config.rms_norm_eps,
+          .mla = config.mla};
 }
 
 FcNormMode fc_norm_mode(const DraftConfig& config) {
@@ -62,32 +62,43 @@ void EagleDraft::fuse(const float* captured, int64_t num_rows, float* feature, E
                       context);
 }
 
-void EagleDraft::forward(const BatchView& batch, float* feature, KvStorage& kv, ExecutionContext& context) {
+// attention_input_ = concat([norm(embedding), norm(feature)]): the embedding half comes first.
+void EagleDraft::make_first_input(const BatchView& batch, float* feature, ExecutionContext& context) {
   const int64_t rows = batch.num_rows;
   const int64_t hidden = config_.hidden_size;
-  reserve(rows);
+  const LayerWeights& layer = weights_.layers.front();
   float* embedded = embedded_.data();
   float* attention_input = attention_input_.data();
-
-  const RopeRows rope = rope_.rows(batch.positions, rows, context);
   context.ops.embedding({.token_ids = batch.token_ids, .table = embedding_, .output = embedded, .num_rows = rows},
                         context);
-  // concat([norm(embedding), norm(feature)]): the embedding half comes first.
-  run_rms_norm(embedded, weights_.layer.input_norm, config_.rms_norm_eps, rows, attention_input, 2 * hidden, context);
-  run_rms_norm(feature, weights_.layer.hidden_norm, config_.rms_norm_eps, rows, attention_input + hidden, 2 * hidden,
-               context);
-  if (config_.norm_before_residual) {
-    context.ops.gather_rows({.input = attention_input + hidden,
-                             .indices = nullptr,
-                             .output = feature,
-                             .num_rows = rows,
-                             .num_columns = hidden,
-                             .input_stride = 2 * hidden,
-                             .output_stride = hidden},
-                            context);
+  run_rms_norm(embedded, layer.input_norm, config_.rms_norm_eps, rows, attention_input, 2 * hidden, context);
+  run_rms_norm(feature, layer.hidden_norm, config_.rms_norm_eps, rows, attention_input + hidden, 2 * hidden, context);
+  if (!config_.norm_before_residual) return;
+  context.ops.gather_rows({.input = attention_input + hidden,
+                           .indices = nullptr,
+                           .output = feature,
+                           .num_rows = rows,
+                           .num_columns = hidden,
+                           .input_stride = 2 * hidden,
+                           .output_stride = hidden},
+                          context);
+}
+
+void EagleDraft::forward(const BatchView& batch, float* feature, KvStorage& kv, ExecutionContext& context) {
+  const int64_t rows = batch.num_rows;
+  reserve(rows);
+  float* attention_input = attention_input_.data();
+  const RopeRows rope = rope_.rows(batch.positions, rows, context);
+  make_first_input(batch, feature, context);
+  for (int32_t index = 0; index < config_.num_layers; ++index) {
+    const LayerWeights& layer = weights_.layers[static_cast<size_t>(index)];
+    if (index > 0) {
+      run_rms_norm(feature, layer.input_norm, config_.rms_norm_eps, rows, attention_input, config_.hidden_size,
+                   context);
+    }
+    run_transformer_layer(shape_, layer, batch, rope, kv.layer(index), attention_input, feature, layer_scratch_,
+                          context);
   }
-  run_transformer_layer(shape_, weights_.layer, batch, rope, kv.layer(0), attention_input, feature, layer_scratch_,
-                        context);
 }
 
 void EagleDraft::head(float* states, int64_t num_rows, float* logits, int64_t logits_stride,

@@ -1,4 +1,5 @@
-// An EAGLE-3 / EAGLE-3.1 draft: one transformer layer that reads the target's captured states (eagle31_spec 1-2).
+// An EAGLE-3 / EAGLE-3.1 draft: transformer layers, mostly one, that read the target's captured states (eagle31_spec
+// 1-2). The first takes [norm(embedding), norm(feature)]; others are plain decoder layers on its output.
 //
 // A slot pairs the feature of position p with the token of position p + 1 and predicts the token of p + 2. Its KV entry
 // has index p + 1 (the token's), so that a draft page depends on the tokens of its own page only; index 0 holds
@@ -30,12 +31,13 @@ class EagleDraft {
   // captured [num_rows, num_captured * target_hidden_size] -> feature [num_rows, hidden_size].
   void fuse(const float* captured, int64_t num_rows, float* feature, ExecutionContext& context) const;
 
-  // One pass over the batch: feature [num_rows, hidden_size] becomes the layer output, in place. Writes draft KV.
+  // One pass over the batch: feature [num_rows, hidden_size] becomes the output of the last layer, in place. Writes
+  // draft KV.
   void forward(const BatchView& batch, float* feature, KvStorage& kv, ExecutionContext& context);
 
-  // states [num_rows, hidden_size] (layer outputs) -> logits [num_rows, logits_stride], the first draft_vocab_size of
-  // a row over draft ids. With norm_output the states become the normed ones, so that `states` is what the next draft
-  // step feeds back.
+  // states [num_rows, hidden_size] (outputs of the last layer) -> logits [num_rows, logits_stride], the first
+  // draft_vocab_size of a row over draft ids. With norm_output the states become the normed ones, so that `states` is
+  // what the next draft step feeds back.
   void head(float* states, int64_t num_rows, float* logits, int64_t logits_stride, ExecutionContext& context);
   // After this, passes of up to so many rows allocate nothing.
   void reserve(int64_t num_rows);
@@ -50,9 +52,11 @@ class EagleDraft {
   }
   const DraftConfig& config() const { return config_; }
   const DraftWeights& weights() const { return weights_; }
-  KvShape kv_shape(DType dtype) const { return {1, config_.num_kv_heads, config_.head_dim, dtype}; }
+  KvShape kv_shape(DType dtype) const { return layers_kv_shape(shape_, config_.num_layers, dtype); }
 
  private:
+  void make_first_input(const BatchView& batch, float* feature, ExecutionContext& context);
+
   DraftConfig config_;
   DraftWeights weights_;
   PackedWeightView embedding_, head_;

@@ -5,10 +5,6 @@
 namespace eagle31rt {
 namespace {
 
-// Of the norms inside the attention. The published model code (and transformers) leaves it at its default there,
-// whatever rms_norm_eps is.
-constexpr float kInnerNormEpsilon = 1e-6f;
-
 struct Strided {
   float* data;
   int64_t stride;
@@ -28,7 +24,8 @@ void multiply(const float* input, int64_t input_stride, const PackedWeight& weig
                      context);
 }
 
-void norm_in_place(const Strided& rows, const Vector& weight, int64_t num_rows, ExecutionContext& context) {
+void norm_in_place(const Strided& rows, const Vector& weight, float epsilon, int64_t num_rows,
+                   ExecutionContext& context) {
   context.ops.rms_norm({.residual = rows.data,
                         .delta = nullptr,
                         .weight = weight.data(),
@@ -37,7 +34,7 @@ void norm_in_place(const Strided& rows, const Vector& weight, int64_t num_rows, 
                         .hidden_size = static_cast<int64_t>(weight.size()),
                         .residual_stride = rows.stride,
                         .output_stride = rows.stride,
-                        .epsilon = kInnerNormEpsilon},
+                        .epsilon = epsilon},
                        context);
 }
 
@@ -116,12 +113,12 @@ void run_mla_block(const MlaConfig& config, int32_t num_heads, bool interleaved_
 
   multiply(input, input_size, weights.qkv, compressed, rows, context);
   if (config.q_lora_rank > 0) {
-    norm_in_place(compressed, weights.mla->query_norm, rows, context);
+    norm_in_place(compressed, weights.mla->query_norm, config.norm_epsilon, rows, context);
     multiply(compressed.data, compressed.stride, weights.mla->query_up, query, rows, context);
   } else {
     multiply(input, input_size, weights.mla->query_up, query, rows, context);
   }
-  norm_in_place(entry, weights.mla->latent_norm, rows, context);
+  norm_in_place(entry, weights.mla->latent_norm, config.norm_epsilon, rows, context);
   rotate({query.data + config.qk_nope_head_dim, query.stride}, num_heads, config.query_dim(), config.qk_rope_head_dim,
          interleaved_rope, rope, rows, context);
   rotate({entry.data + config.kv_lora_rank, entry.stride}, 1, config.qk_rope_head_dim, config.qk_rope_head_dim,

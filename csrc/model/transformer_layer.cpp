@@ -102,6 +102,14 @@ void run_mlp(const LayerWeights& weights, const float* normed, int64_t num_rows,
 
 }  // namespace
 
+KvShape layers_kv_shape(const LayerShape& shape, int32_t num_layers, DType dtype) {
+  KvShape result{num_layers, shape.num_kv_heads, shape.head_dim, dtype};
+  if (!shape.mla) return result;
+  result.latent_dim = shape.mla->kv_lora_rank;
+  result.rope_dim = shape.mla->qk_rope_head_dim;
+  return result;
+}
+
 void LayerScratch::reserve(const LayerShape& shape, int64_t num_rows) {
   if (shape.mla) {
     mla.reserve(*shape.mla, shape.num_heads, num_rows);

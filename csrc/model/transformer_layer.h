@@ -27,7 +27,6 @@ struct LayerShape {
   int32_t num_heads;
   int32_t num_kv_heads;
   int32_t head_dim;
-  int32_t attention_input_size;  // hidden_size, or twice that in a draft
   int32_t rotary_dim;
   bool interleaved_rope;
   float rms_norm_eps;
@@ -53,7 +52,11 @@ struct LayerScratch {
   MoeScratch moe;
 };
 
-// attention_input [num_rows, attention_input_size]; residual [num_rows, hidden_size], updated in place.
+// The KV cache of so many layers.
+KvShape layers_kv_shape(const LayerShape& shape, int32_t num_layers, DType dtype);
+
+// attention_input [num_rows, hidden_size, or twice that in the first layer of a draft]; residual [num_rows,
+// hidden_size], updated in place.
 void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights, const BatchView& batch,
                            const RopeRows& rope, const LayerCache& cache, const float* attention_input, float* residual,
                            LayerScratch& scratch, ExecutionContext& context);

@@ -75,7 +75,7 @@ struct DraftWeights {
   PackedWeight embedding;  // [vocab, hidden]; empty: shared with the target
   PackedWeight head;       // [draft_vocab, hidden]; empty: shared with the target
   Vector final_norm;       // [hidden]
-  LayerWeights layer;
+  std::vector<LayerWeights> layers;
   std::vector<int32_t> draft_to_target;         // [draft_vocab] target ids, strictly ascending; empty: identity
   DeviceArray<int32_t> device_draft_to_target;  // the same for operators
   DType dtype = DType::kBFloat16;

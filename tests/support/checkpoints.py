@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from support.deepseek import DeepseekSizes, deepseek_config, deepseek_layer
+from support.deepseek import DeepseekSizes, deepseek_config, deepseek_layer, latent_config, with_latent_attention
 from support.random_weights import RandomWeights, random_experts, random_layer, unigram
 from support.tensors import Array, rounded, stored, write_directory
 
@@ -61,10 +61,21 @@ class TargetSpec:
         return self.head_dim or self.hidden_size // self.num_heads
 
 
+# architectures and model_type of drafts with each graph.
+DRAFT_GRAPHS = {
+    "llama": ("LlamaForCausalLMEagle3", "llama"),
+    "qwen3": ("Eagle3Qwen3ForCausalLM", "qwen3"),
+    "deepseek": ("Eagle3DeepseekV2ForCausalLM", "kimi_k2"),
+}
+
+
 @dataclass(frozen=True)
 class DraftSpec:
     """An EAGLE-3 draft. None means: as the target (sizes), or what the other fields ask for (embedding, head, ids)."""
 
+    graph: str = "llama"  # of the layers: a key of DRAFT_GRAPHS
+    num_layers: int = 1
+    latent: DeepseekSizes = field(default_factory=DeepseekSizes)  # of the deepseek graph
     num_captured: int = 3  # A
     capture_layers: tuple[int, ...] | None = None  # canonical k, ascending; None: default_capture_layers
     id_convention: str = "residual_index"  # how the file numbers them: residual_index (k) | layer_output (k - 1) | none
@@ -211,6 +222,22 @@ def _draft_sizes(spec: DraftSpec, target: TargetSpec) -> tuple[int, int, tuple[i
     )
 
 
+def _draft_layer(
+    random: RandomWeights, spec: DraftSpec, hidden: int, heads: tuple[int, int, int], is_first: bool
+) -> dict[str, Array]:
+    width = 2 * hidden if is_first else hidden
+    biases = (spec.attention_bias, spec.attention_bias, spec.mlp_bias)
+    layer = random_layer(random, hidden, width, spec.intermediate_size, heads, biases)
+    layer.pop("self_attn.o_proj.bias", None)  # attention_bias of a draft covers q, k and v only
+    if is_first:
+        layer["hidden_norm.weight"] = random.norm(hidden)
+    if spec.graph == "qwen3":
+        layer |= {f"self_attn.{x}_norm.weight": random.norm(heads[2]) for x in "qk"}
+    if spec.graph == "deepseek":
+        layer = with_latent_attention(random, layer, width, heads[0], spec.latent)
+    return layer
+
+
 def draft_weights(spec: DraftSpec, target: TargetSpec, seed: int) -> dict[str, Array]:
     random = RandomWeights(seed)
     hidden, draft_vocab, heads = _draft_sizes(spec, target)
@@ -222,11 +249,9 @@ def draft_weights(spec: DraftSpec, target: TargetSpec, seed: int) -> dict[str, A
         weights.update({f"fc_norm.{i}.weight": random.norm(target.hidden_size) for i in range(spec.num_captured)})
     if spec.norm_before_fc:
         weights["input_norm.weight"] = random.norm(concat)
-    biases = (spec.attention_bias, spec.attention_bias, spec.mlp_bias)
-    layer = random_layer(random, hidden, 2 * hidden, spec.intermediate_size, heads, biases)
-    layer.pop("self_attn.o_proj.bias", None)  # attention_bias of a draft covers q, k and v only
-    layer["hidden_norm.weight"] = random.norm(hidden)
-    weights.update({f"layers.0.{name}": values for name, values in layer.items()})
+    for index in range(spec.num_layers):
+        layer = _draft_layer(random, spec, hidden, heads, is_first=index == 0)
+        weights.update({f"layers.{index}.{name}": values for name, values in layer.items()})
     widths_differ = hidden != target.hidden_size
     if spec.own_embedding if spec.own_embedding is not None else widths_differ:
         weights["embed_tokens.weight"] = random.embedding(target.vocab_size, hidden)
@@ -256,11 +281,12 @@ def _layer_ids(spec: DraftSpec, target: TargetSpec) -> list[int] | None:
 
 def draft_config(spec: DraftSpec, target: TargetSpec) -> dict[str, Any]:
     hidden, draft_vocab, (num_heads, num_kv_heads, head_dim) = _draft_sizes(spec, target)
+    architecture, model_type = DRAFT_GRAPHS[spec.graph]
     layer: dict[str, Any] = {
-        "model_type": "llama",
+        "model_type": model_type,
         "hidden_size": hidden,
         "intermediate_size": spec.intermediate_size,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": spec.num_layers,
         "num_attention_heads": num_heads,
         "num_key_value_heads": num_kv_heads,
         "head_dim": head_dim,
@@ -273,6 +299,9 @@ def draft_config(spec: DraftSpec, target: TargetSpec) -> dict[str, Any]:
         "attention_bias": spec.attention_bias,
         "mlp_bias": spec.mlp_bias,
     }
+    if spec.graph == "deepseek":
+        del layer["head_dim"]
+        layer.update(latent_config(spec.latent), num_key_value_heads=num_heads)
     outer: dict[str, Any] = {
         "draft_vocab_size": draft_vocab,
         "target_hidden_size": target.hidden_size,
@@ -290,7 +319,7 @@ def draft_config(spec: DraftSpec, target: TargetSpec) -> dict[str, Any]:
         config = {"architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", **outer}
         config["transformer_layer_config"] = layer
         return _merged(config, spec.config)
-    config = {"architectures": ["LlamaForCausalLMEagle3"], **layer, **outer}
+    config = {"architectures": [architecture], **layer, **outer}
     config["num_aux_hidden_states"] = spec.num_captured
     if ids is not None and "eagle_config" in spec.id_places:
         config["eagle_config"] = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": ids}

@@ -43,6 +43,14 @@ def latent_attention(
     return {f"self_attn.{name}": values for name, values in tensors.items()}
 
 
+def with_latent_attention(
+    random: RandomWeights, plain: dict[str, Array], width: int, num_heads: int, sizes: DeepseekSizes
+) -> dict[str, Array]:
+    """The layer `plain` of the llama graph with its attention replaced."""
+    layer = {name: values for name, values in plain.items() if not name.startswith("self_attn.")}
+    return layer | latent_attention(random, len(plain["input_layernorm.weight"]), width, num_heads, sizes)
+
+
 def shared_mlp(random: RandomWeights, hidden: int, width: int) -> dict[str, Array]:
     shapes = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
     return {f"mlp.shared_experts.{name}_proj.weight": random.matrix(*shape) for name, shape in shapes.items()}
@@ -58,8 +66,7 @@ def deepseek_layer(
 ) -> dict[str, Array]:
     """The layer `plain` of the llama graph with its attention, and from num_dense_layers on its mlp, replaced."""
     hidden = len(plain["input_layernorm.weight"])
-    layer = {name: values for name, values in plain.items() if not name.startswith("self_attn.")}
-    layer |= latent_attention(random, hidden, hidden, num_heads, sizes)
+    layer = with_latent_attention(random, plain, hidden, num_heads, sizes)
     if index < sizes.num_dense_layers:
         return layer
     layer = {name: values for name, values in layer.items() if not name.startswith("mlp.")}
@@ -71,14 +78,20 @@ def deepseek_layer(
     return layer
 
 
-def deepseek_config(experts: tuple[int, int, int], sizes: DeepseekSizes) -> dict[str, Any]:
-    num_experts, per_token, width = experts
+def latent_config(sizes: DeepseekSizes) -> dict[str, Any]:
     return {
         "q_lora_rank": sizes.q_lora_rank,
         "kv_lora_rank": sizes.kv_lora_rank,
         "qk_nope_head_dim": sizes.nope,
         "qk_rope_head_dim": sizes.rope,
         "v_head_dim": sizes.value,
+    }
+
+
+def deepseek_config(experts: tuple[int, int, int], sizes: DeepseekSizes) -> dict[str, Any]:
+    num_experts, per_token, width = experts
+    return {
+        **latent_config(sizes),
         "n_routed_experts": num_experts,
         "num_experts_per_tok": per_token,
         "moe_intermediate_size": width,

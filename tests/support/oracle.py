@@ -126,6 +126,17 @@ class KvCache:
             self.key, self.value = self.key[:length], self.value[:length]
 
 
+def attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float) -> np.ndarray:
+    """The last n of m positions: query [n, h, d], keys [m, h, d], values [m, h, v] -> [n, h, v]."""
+    n, m = len(query), len(keys)
+    scores = np.einsum("qhd,khd->hqk", query, keys) * query.dtype.type(scale)
+    hidden = np.arange(m)[None, :] > m - n + np.arange(n)[:, None]
+    scores = np.where(hidden[None], -np.inf, scores)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return np.einsum("hqk,khd->qhd", weights, values)
+
+
 class Layer:
     """Attention and MLP of one transformer layer; the norms around them are the caller's."""
 
@@ -134,6 +145,7 @@ class Layer:
         self.num_heads = config["num_attention_heads"]
         self.num_kv_heads = config.get("num_key_value_heads") or self.num_heads
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.num_heads
+        self.epsilon = config["rms_norm_eps"]
         self.rope = Rope(config, self.head_dim)
 
     def weight(self, name: str) -> np.ndarray:
@@ -142,22 +154,23 @@ class Layer:
     def project(self, name: str, x: np.ndarray) -> np.ndarray:
         return self.arithmetic.linear(x, self.weight(name), self.tensors.get(f"{self.prefix}{name}.bias"))
 
+    def norm_heads(self, name: str, heads: np.ndarray) -> np.ndarray:
+        """heads [n, num_heads, head_dim]; unchanged in layers without the norm."""
+        weight = self.tensors.get(f"{self.prefix}self_attn.{name}.weight")
+        return heads if weight is None else self.arithmetic.rms_norm(heads, weight, self.epsilon)
+
     def attention(self, x: np.ndarray, positions: np.ndarray, cache: KvCache) -> np.ndarray:
         """x [n, in] are the next n entries of the cache; each sees the entries up to itself."""
-        n, past = len(x), len(cache)
+        n = len(x)
         query = self.project("self_attn.q_proj", x).reshape(n, self.num_heads, self.head_dim)
         key = self.project("self_attn.k_proj", x).reshape(n, self.num_kv_heads, self.head_dim)
         value = self.project("self_attn.v_proj", x).reshape(n, self.num_kv_heads, self.head_dim)
+        query, key = self.norm_heads("q_norm", query), self.norm_heads("k_norm", key)
         query, key = self.rope.rotate(query, positions), self.rope.rotate(key, positions)
         cache.append(round_to(key, self.arithmetic.kv_dtype), round_to(value, self.arithmetic.kv_dtype))
         group = self.num_heads // self.num_kv_heads
         keys, values = np.repeat(cache.key, group, axis=1), np.repeat(cache.value, group, axis=1)
-        scores = np.einsum("qhd,khd->hqk", query, keys) * query.dtype.type(self.head_dim**-0.5)
-        hidden = np.arange(past + n)[None, :] > past + np.arange(n)[:, None]
-        scores = np.where(hidden[None], -np.inf, scores)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
-        context = np.einsum("hqk,khd->qhd", weights, values).reshape(n, self.num_heads * self.head_dim)
+        context = attend(query, keys, values, self.head_dim**-0.5).reshape(n, self.num_heads * self.head_dim)
         return self.project("self_attn.o_proj", context)
 
     def mlp(self, x: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from support.oracle import Arithmetic, KvCache, Layer, Target
+from support.oracle_latent import LatentLayer
 from support.oracle_tensors import read_checkpoint
 
 _OLD_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
@@ -46,6 +47,20 @@ class Switches:
     shift: int = 1  # the token of slot p is t[p + shift]
 
 
+class DraftCache:
+    """The caches of all layers, which grow together."""
+
+    def __init__(self, num_layers: int) -> None:
+        self.layers = [KvCache() for _ in range(num_layers)]
+
+    def __len__(self) -> int:
+        return len(self.layers[0])
+
+    def truncate(self, length: int) -> None:
+        for layer in self.layers:
+            layer.truncate(length)
+
+
 class Draft:
     def __init__(
         self,
@@ -61,7 +76,9 @@ class Draft:
         self.arithmetic = arithmetic or target.arithmetic
         self.capture_layers = capture_layers or resolve_capture_layers(self.config, target.num_layers)
         self.switches = switches or Switches()
-        self.layer = Layer(self.config, self.tensors, "layers.0.", self.arithmetic)
+        kind = LatentLayer if "kv_lora_rank" in self.config else Layer
+        prefixes = [f"layers.{index}." for index in range(self.config.get("num_hidden_layers", 1))]
+        self.layers = [kind(self.config, self.tensors, prefix, self.arithmetic) for prefix in prefixes]
         self.epsilon = self.config["rms_norm_eps"]
         self.embedding = self.tensors.get("embed_tokens.weight", target.embedding)
         self.head = self.tensors.get("lm_head.weight", target.head)
@@ -92,20 +109,27 @@ class Draft:
             captured = arithmetic.rms_norm(captured, weight, self.epsilon)
         return arithmetic.linear(captured, self.tensors["fc.weight"], self.tensors.get("fc.bias"))
 
-    def forward(self, hidden: np.ndarray, token_ids: list[int], cache: KvCache) -> tuple[np.ndarray, np.ndarray]:
+    def new_cache(self) -> DraftCache:
+        return DraftCache(len(self.layers))
+
+    def forward(self, hidden: np.ndarray, token_ids: list[int], cache: DraftCache) -> tuple[np.ndarray, np.ndarray]:
         """The next n slots (hidden [n, H], token [n]) -> logits [n, Vd] and the states to feed back [n, H]."""
-        arithmetic, layer = self.arithmetic, self.layer
+        arithmetic, first = self.arithmetic, self.layers[0]
         positions = np.arange(len(cache), len(cache) + len(token_ids))
         embedded = arithmetic.rows(self.embedding, np.asarray(token_ids, np.int64))
-        embedded = arithmetic.rms_norm(embedded, layer.weight("input_layernorm"), self.epsilon)
-        normed = arithmetic.rms_norm(hidden, layer.weight("hidden_norm"), self.epsilon)
-        attention = layer.attention(np.concatenate([embedded, normed], axis=-1), positions, cache)
-        x = (normed if self.on("norm_before_residual") else hidden) + attention
-        x = x + layer.mlp(arithmetic.rms_norm(x, layer.weight("post_attention_layernorm"), self.epsilon))
+        embedded = arithmetic.rms_norm(embedded, first.weight("input_layernorm"), self.epsilon)
+        normed = arithmetic.rms_norm(hidden, first.weight("hidden_norm"), self.epsilon)
+        x = normed if self.on("norm_before_residual") else hidden
+        attention_input = np.concatenate([embedded, normed], axis=-1)
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            if layer is not first:
+                attention_input = arithmetic.rms_norm(x, layer.weight("input_layernorm"), self.epsilon)
+            x = x + layer.attention(attention_input, positions, layer_cache)
+            x = x + layer.mlp(arithmetic.rms_norm(x, layer.weight("post_attention_layernorm"), self.epsilon))
         y = arithmetic.rms_norm(x, self.tensors["norm.weight"], self.epsilon)
         return arithmetic.linear(y, self.head), (y if self.on("norm_output") else x)
 
-    def chain(self, features: np.ndarray, token_ids: list[int], cache: KvCache, num_steps: int) -> list[np.ndarray]:
+    def chain(self, features: np.ndarray, token_ids: list[int], cache: DraftCache, num_steps: int) -> list[np.ndarray]:
         """Feeds the true features [m, H] with tokens t[1:] of token_ids, then drafts greedily: num_steps logits [Vd].
 
         Provisional entries are dropped again: the cache ends with true features only.
@@ -125,7 +149,7 @@ def draft_once(target: Target, draft: Draft, token_ids: list[int], num_steps: in
     """Prefills token_ids[:-1] and drafts after token_ids[-1]: logits [num_steps, Vd] and target ids [num_steps]."""
     _, residuals = target.forward(token_ids[:-1], target.new_caches())
     shifted = token_ids[draft.switches.shift :][: len(token_ids) - 1]
-    steps = draft.chain(draft.fuse(draft.captured(residuals)), shifted, KvCache(), num_steps)
+    steps = draft.chain(draft.fuse(draft.captured(residuals)), shifted, draft.new_cache(), num_steps)
     return np.array(steps), [int(draft.target_ids[row.argmax()]) for row in steps]
 
 
@@ -150,7 +174,7 @@ def speculate(
     target: Target, draft: Draft, prompt: list[int], max_tokens: int, num_drafts: int, stop_ids: tuple[int, ...] = ()
 ) -> Trace:
     """Greedy chain speculation of `num_drafts` a round, never more than could be emitted with a bonus token."""
-    trace, caches, draft_cache = Trace(), target.new_caches(), KvCache()
+    trace, caches, draft_cache = Trace(), target.new_caches(), draft.new_cache()
     logits, residuals = target.forward(prompt, caches)
     pending = draft.captured(residuals)  # true features that the draft has not seen
     trace.token_ids.append(int(logits[-1].argmax()))

@@ -18,7 +18,7 @@ DecoderConfig parse_common(const JsonReader& config, const CommonRules& rules) {
   understood.push_back("quantization_config");
   refuse_unsupported_options(config, result.max_position_embeddings, understood);
   result.num_layers = config.integer("num_hidden_layers", 1, kMaxLayers);
-  const LayerSizes sizes = parse_layer_sizes(config, rules.kv_heads_default);
+  const LayerSizes sizes = parse_layer_sizes(config, rules.kv_heads_default, rules.latent_attention);
   result.hidden_size = sizes.hidden_size;
   result.intermediate_size = sizes.intermediate_size;
   result.num_heads = sizes.num_heads;
@@ -27,7 +27,9 @@ DecoderConfig parse_common(const JsonReader& config, const CommonRules& rules) {
   result.vocab_size = config.integer("vocab_size", 1, kMaxVocabSize);
   result.rms_norm_eps = static_cast<float>(config.number_or("rms_norm_eps", 1e-6, 1e-30, 1.0));
   result.tie_word_embeddings = config.boolean_or("tie_word_embeddings", false);
-  result.rope = parse_rope_config(config, result.head_dim, result.max_position_embeddings);
+  if (!rules.latent_attention) {
+    result.rope = parse_rope_config(config, result.head_dim, result.max_position_embeddings);
+  }
   result.dtype = parse_config_dtype(config, DType::kFloat32);
   return result;
 }

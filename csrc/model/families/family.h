@@ -36,6 +36,7 @@ const Wrapper* find_wrapper(const JsonReader& config);
 struct CommonRules {
   bool kv_heads_default = false;                 // a missing num_key_value_heads means num_attention_heads
   bool own_quantisation = false;                 // the family reads quantization_config itself
+  bool latent_attention = false;                 // the family reads head sizes and rope itself (model/mla_config.h)
   std::span<const char* const> understood = {};  // options that the family reads itself, not to be refused
 };
 DecoderConfig parse_common(const JsonReader& config, const CommonRules& rules);
