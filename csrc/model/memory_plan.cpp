@@ -154,11 +154,11 @@ ModelPlan plan_draft(const WeightInventory& inventory, const DraftConfig& config
                                              {"draft_vocab_size", config.draft_vocab_size}});
   ModelPlan plan;
   plan.weights = device_bytes(inventory, size, config.num_kv_heads);
-  plan.kv_bytes_per_token = kv_bytes(1, kv_heads, config.head_dim, std::nullopt, shape.kv_dtype);
+  plan.kv_bytes_per_token = kv_bytes(config.num_layers, kv_heads, config.head_dim, config.mla, shape.kv_dtype);
   // captured states, the embedding, the doubled input of attention, two norms and the MLP
   const int64_t captured = static_cast<int64_t>(config.capture_layers.size()) * config.target_hidden_size;
   const int64_t floats = captured + 5 * int64_t{config.hidden_size} + 3 * int64_t{config.intermediate_size} / size +
-                         attention_floats(config.num_heads / size, kv_heads, config.head_dim, std::nullopt);
+                         attention_floats(config.num_heads / size, kv_heads, config.head_dim, config.mla);
   plan.activation_bytes = shape.num_rows * floats * kFloatBytes;
   return plan;
 }
