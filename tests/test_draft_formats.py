@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from draft_formats import DOCUMENT, render
 from support.checkpoints import TinyCheckpoint, write_target
-from support.draft_formats import DRAFT, FORMATS, STATES, TARGET, SourceDraft, draft_folder, gguf_layer
+from support.draft_formats import DRAFT, FORMATS, GRAPHS, STATES, TARGET, SourceDraft, draft_folder, gguf_layer
 from support.draft_gguf import write_draft_gguf
 from support.engine import random_prompt, run_draft
 from support.tensors import rounded
@@ -97,6 +97,20 @@ def test_switches_in_every_format_that_has_them(switch: str, target: TinyCheckpo
     assert len(found) >= 3 and len(set(map(str, found.values()))) == 1
     plain = FORMATS["SpecForge"].write(tmp_path / "plain", SourceDraft(target))
     assert drafts(target, plain) not in found.values()
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_graphs_in_every_format_that_has_them(graph: str, target: TinyCheckpoint, tmp_path: Path) -> None:
+    source = SourceDraft(target, GRAPHS[graph])
+    found = {}
+    for name, kind in FORMATS.items():
+        if graph in kind.graphs:
+            folder = kind.write(tmp_path / name, source)
+            config = _testing.load_draft_weights(str(folder), target.path)["config"]
+            assert (config["num_layers"], config["capture_layers"]) == (GRAPHS[graph].num_layers, STATES), name
+            assert ("qk_norm" in config, "mla" in config) == (graph == "qwen3", graph == "latent attention"), name
+            found[name] = drafts(target, folder)
+    assert len(found) >= 2 and len(set(map(str, found.values()))) == 1
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -21,7 +21,8 @@ import numpy as np
 from eagle31rt.gguf_draft import convert_gguf_draft
 from eagle31rt.safetensors_writer import RawTensor, save_safetensors
 from eagle31rt.torch_checkpoint import convert_torch_checkpoint
-from support.checkpoints import DraftSpec, TargetSpec, TinyCheckpoint, draft_weights, target_config
+from support.checkpoints import DRAFT_GRAPHS, DraftSpec, TargetSpec, TinyCheckpoint, draft_weights, target_config
+from support.deepseek import latent_config
 from support.draft_gguf import write_draft_gguf
 from support.tensors import Array, stored
 from support.torch_file import write_torch_file
@@ -51,22 +52,30 @@ class SourceDraft:
         object.__setattr__(self, "weights", draft_weights(self.spec, self.target.spec, seed=2))
 
     @property
-    def llama(self) -> Config:
-        """Sizes of the layer, as any flat file has them."""
+    def sizes(self) -> Config:
+        """Sizes of the layers, as any flat file has them."""
         target = self.target.spec
         assert isinstance(target, TargetSpec)
-        return {
-            "model_type": "llama",
+        config = {
+            "model_type": DRAFT_GRAPHS[self.spec.graph][1],
             "hidden_act": "silu",
             "hidden_size": target.hidden_size,
             "intermediate_size": self.spec.intermediate_size,
             "max_position_embeddings": 2048,
             "num_attention_heads": target.num_heads,
             "num_key_value_heads": target.num_kv_heads,
-            "num_hidden_layers": 1,
+            "num_hidden_layers": self.spec.num_layers,
             "rms_norm_eps": self.spec.rms_norm_eps,
             "vocab_size": target.vocab_size,
         }
+        if self.spec.graph == "deepseek":
+            config |= {**latent_config(self.spec.latent), "num_key_value_heads": target.num_heads}
+        return config
+
+    @property
+    def head_dim(self) -> Config:
+        """The key that files of a latent attention do not have."""
+        return {} if self.spec.graph == "deepseek" else {"head_dim": 8}
 
     @property
     def switches(self) -> Config:
@@ -99,7 +108,7 @@ def _safetensors(directory: Path, config: Config, tensors: Mapping[str, RawTenso
 
 def _safeailab_config(source: SourceDraft) -> Config:
     """No head_dim, no rope_theta, no layer ids: its code has them built in."""
-    config = {"architectures": ["LlamaForCausalLM"], **source.llama, **_TOKENS, "initializer_range": 0.02}
+    config = {"architectures": ["LlamaForCausalLM"], **source.sizes, **_TOKENS, "initializer_range": 0.02}
     return {**config, "tie_word_embeddings": False, "torch_dtype": DTYPE, "draft_vocab_size": 40, "use_cache": True}
 
 
@@ -114,8 +123,10 @@ def write_safeailab(directory: Path, source: SourceDraft) -> Path:
 
 
 def _eagle3_config(source: SourceDraft, **changes: Any) -> Config:
-    config = {"architectures": ["LlamaForCausalLMEagle3"], **source.llama, **_TOKENS, "attention_bias": False}
-    config |= {"head_dim": 8, "rope_theta": 10000.0, "rope_scaling": None, "torch_dtype": DTYPE}
+    config = {"architectures": ["LlamaForCausalLMEagle3"], **source.sizes, **_TOKENS, "attention_bias": False}
+    if source.spec.graph != "llama":
+        config["architectures"] = [DRAFT_GRAPHS[source.spec.graph][0]]
+    config |= {**source.head_dim, "rope_theta": 10000.0, "rope_scaling": None, "torch_dtype": DTYPE}
     return {**config, "draft_vocab_size": 40, "tie_word_embeddings": False, **source.switches, **changes}
 
 
@@ -126,16 +137,16 @@ def write_specforge(directory: Path, source: SourceDraft) -> Path:
 
 
 def write_torchspec(directory: Path, source: SourceDraft, vllm: bool) -> Path:
-    """Its exporter adds 1 to the ids for vLLM only if model_type is kimi_k2; a llama draft has the usual list."""
-    config = _eagle3_config(
-        source, _torchspec_version="0.1.0", eagle_config={"use_aux_hidden_state": True, **_MODELOPT, _KEY: LAYERS}
-    )
+    """Its exporter adds 1 to the ids for vLLM only if model_type is kimi_k2, as of a deepseek graph."""
+    ids = STATES if vllm and source.sizes["model_type"] == "kimi_k2" else LAYERS
+    eagle = {"use_aux_hidden_state": True, **_MODELOPT, _KEY: ids}
+    config = _eagle3_config(source, _torchspec_version="0.1.0", eagle_config=eagle)
     tensors = source.tensors("layers.0." if vllm else "midlayer.", embedding=True)
     return _safetensors(directory, config, tensors)
 
 
 def write_speculators(directory: Path, source: SourceDraft, architecture: str = "Eagle3DraftModel") -> Path:
-    layer = {**source.llama, "head_dim": 8, "attention_bias": False, "mlp_bias": False}
+    layer = {**source.sizes, **source.head_dim, "attention_bias": False, "mlp_bias": False}
     layer |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "layer_types": ["full_attention"]}
     config = {
         "architectures": [architecture],
@@ -161,19 +172,21 @@ def write_speculators(directory: Path, source: SourceDraft, architecture: str = 
 
 
 def write_modelopt(directory: Path, source: SourceDraft, layer: str) -> Path:
-    """Tokens are null, d2t comes without t2d."""
+    """Tokens are null, d2t comes without t2d; more layers have another architecture."""
     eagle = {"use_aux_hidden_state": True, **_MODELOPT, _KEY: LAYERS, "next_layer_regular": True}
     eagle |= {"parallel_draft_step": 1, "parallel_draft_heads_num_layers": None}
     config = _eagle3_config(source, eagle_config=eagle, mlp_bias=False, **dict.fromkeys(_TOKENS))
+    config["architectures"] = ["LlamaForCausalLMEagle3Deep" if source.spec.num_layers > 1 else "LlamaForCausalLMEagle3"]
     return _safetensors(directory, config, source.tensors(layer, t2d=False))
 
 
 def write_automodel(directory: Path, source: SourceDraft) -> Path:
-    """The config of the target (here of a qwen3 model with experts), draft sizes set into it."""
+    """The config of the target (of a qwen3 or deepseek model with experts), draft sizes set into it."""
     target = source.target.spec
     assert isinstance(target, TargetSpec)
+    family = "deepseek_v3" if source.spec.graph == "deepseek" else "qwen3_moe"
     config = {
-        **target_config(replace(target, model_type="qwen3_moe")),
+        **target_config(replace(target, model_type=family)),
         "architectures": ["LlamaEagle3DraftModel"],
         "intermediate_size": source.spec.intermediate_size,
         "layer_types": ["full_attention"] * target.num_layers,
@@ -191,13 +204,15 @@ def write_automodel(directory: Path, source: SourceDraft) -> Path:
 
 
 def write_vllm(directory: Path, source: SourceDraft) -> Path:
-    config = _eagle3_config(source, architectures=["Eagle3LlamaForCausalLM"], num_aux_hidden_states=3, **{_KEY: STATES})
+    config = _eagle3_config(source, num_aux_hidden_states=3, **{_KEY: STATES})
+    if source.spec.graph == "llama":
+        config["architectures"] = ["Eagle3LlamaForCausalLM"]
     return _safetensors(directory, config, source.tensors("layers.0."))
 
 
 def gguf_layer(source: SourceDraft) -> Config:
     """The sizes that write_draft_gguf takes."""
-    return {**source.llama, "head_dim": 8, "rope_theta": 10000.0, "target_hidden_size": 32}
+    return {**source.sizes, "head_dim": 8, "rope_theta": 10000.0, "target_hidden_size": 32}
 
 
 def write_gguf(directory: Path, source: SourceDraft, absolute: bool) -> Path:
@@ -216,22 +231,28 @@ class Format:
 
     write: Callable[[Path, SourceDraft], Path]
     recognised: str | None
-    switches: tuple[str, ...] = ()  # of EAGLE-3.1 that the format can say
+    switches: tuple[str, ...] = ()  # that the format can say
+    graphs: tuple[str, ...] = ()  # of GRAPHS, besides one llama layer
 
 
+GRAPHS = {
+    "qwen3": replace(DRAFT, graph="qwen3"),
+    "latent attention": replace(DRAFT, graph="deepseek"),
+    "two layers": replace(DRAFT, num_layers=2),
+}
 _BOTH = ("fc_norm", "norm_output")
 FORMATS: dict[str, Format] = {
     "SafeAILab": Format(write_safeailab, "SafeAILab"),
     "SafeAILab .bin": Format(write_safeailab_bin, None),
     "SpecForge": Format(write_specforge, "SpecForge", _BOTH),
-    "TorchSpec": Format(partial(write_torchspec, vllm=False), "TorchSpec", _BOTH),
-    "TorchSpec --vllm": Format(partial(write_torchspec, vllm=True), "TorchSpec", _BOTH),
-    "speculators": Format(write_speculators, "speculators", (*_BOTH, "norm_before_residual")),
+    "TorchSpec": Format(partial(write_torchspec, vllm=False), "TorchSpec", _BOTH, ("latent attention",)),
+    "TorchSpec --vllm": Format(partial(write_torchspec, vllm=True), "TorchSpec", _BOTH, ("latent attention",)),
+    "speculators": Format(write_speculators, "speculators", (*_BOTH, "norm_before_residual"), ("qwen3", "two layers")),
     "speculators converted": Format(partial(write_speculators, architecture="Eagle3Speculator"), "speculators"),
-    "NVIDIA ModelOpt": Format(partial(write_modelopt, layer="layers.0."), "NVIDIA ModelOpt"),
+    "NVIDIA ModelOpt": Format(partial(write_modelopt, layer="layers.0."), "NVIDIA ModelOpt", (), ("two layers",)),
     "NVIDIA ModelOpt, midlayer": Format(partial(write_modelopt, layer="midlayer."), "NVIDIA ModelOpt"),
-    "NeMo Automodel": Format(write_automodel, "NeMo Automodel", _BOTH),
-    "vLLM": Format(write_vllm, "vLLM", (*_BOTH, "norm_before_residual")),
+    "NeMo Automodel": Format(write_automodel, "NeMo Automodel", _BOTH, ("latent attention",)),
+    "vLLM": Format(write_vllm, "vLLM", (*_BOTH, "norm_before_residual"), tuple(GRAPHS)),
     "GGUF, d2t of target ids": Format(partial(write_gguf, absolute=True), None, (*_BOTH, "norm_before_residual")),
     "GGUF, d2t of offsets": Format(partial(write_gguf, absolute=False), None),
 }
