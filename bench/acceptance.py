@@ -201,6 +201,7 @@ def main() -> None:
             max_num_seqs=1,
             max_model_len=MAX_MODEL_LEN,
             profile=True,
+            enable_prefix_caching=False,  # the run without drafts leaves no draft entries for those after it
         )
         probe = _testing.DraftProbe(options.model, directory, MAX_MODEL_LEN)
         for temperature in options.temperatures:

@@ -9,6 +9,7 @@
 
 #include "eagle31rt/dtype.h"
 #include "ops/moe_route/moe_route.h"
+#include "ops/silu_mul/silu_mul.h"
 
 namespace eagle31rt {
 
@@ -99,12 +100,17 @@ struct DecoderConfig {
   float rms_norm_eps = 1e-6f;
   bool tie_word_embeddings = false;
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
-  bool qk_norm = false;  // an RMS norm of every head of query and key before rope
+  bool qk_norm = false;         // an RMS norm of every head of query and key before rope
+  bool sandwich_norms = false;  // norms also of what attention and MLP add to the residual stream
+  bool centred_norms = false;   // every norm multiplies by 1 + weight
+  float embedding_scale = 1.0f;
+  Activation activation = Activation::kSilu;  // of dense MLPs
   RopeConfig rope;
-  std::vector<int32_t> sliding_windows;  // [num_layers] positions that a layer sees, 0: all; empty: no layer has one
-  bool attention_sinks = false;          // one learned logit per head, see PagedAttentionParams::sinks
-  std::optional<float> attention_scale;  // of the scores; else head_dim^-0.5
-  std::optional<MlaConfig> mla;          // then num_kv_heads is num_heads and head_dim that of a query
+  std::optional<RopeConfig> window_rope;  // of the layers with a sliding window, if theirs differs
+  std::vector<int32_t> sliding_windows;   // [num_layers] positions that a layer sees, 0: all; empty: no layer has one
+  bool attention_sinks = false;           // one learned logit per head, see PagedAttentionParams::sinks
+  std::optional<float> attention_scale;   // of the scores; else head_dim^-0.5
+  std::optional<MlaConfig> mla;           // then num_kv_heads is num_heads and head_dim that of a query
   std::optional<MoeConfig> moe;
   std::optional<QuantisedFormat> quantised;
   int32_t num_next_token_layers = 0;  // behind the last layer in the file, for multi-token prediction: not read

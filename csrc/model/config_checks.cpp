@@ -114,8 +114,8 @@ void refuse_unsupported_options(const JsonReader& config, int32_t max_position_e
     }
   }
   const std::string activation = config.text("hidden_act").value_or("silu");
-  E31_CHECK(activation == "silu", kUnsupported, config.source(), ": ", config.name("hidden_act"), " is ",
-            quote(activation), "; only \"silu\" is supported");
+  E31_CHECK(is_understood("hidden_act") || activation == "silu", kUnsupported, config.source(), ": ",
+            config.name("hidden_act"), " is ", quote(activation), "; only \"silu\" is supported");
   if (!is_understood("sliding_window")) refuse_sliding_window(config, max_position_embeddings);
 }
 

@@ -16,6 +16,8 @@ LayerShape decoder_layer_shape(const DecoderConfig& config) {
           .interleaved_rope = config.rope.interleaved,
           .rms_norm_eps = config.rms_norm_eps,
           .attention_scale = config.attention_scale,
+          .activation = config.activation,
+          .sandwich_norms = config.sandwich_norms,
           .mla = config.mla,
           .moe = config.moe};
 }
@@ -27,6 +29,9 @@ Decoder::Decoder(DecoderConfig config, DecoderWeights weights, std::vector<int32
       capture_layers_(std::move(capture_layers)),
       shape_(decoder_layer_shape(config_)),
       rope_(config_.rope, device, num_positions),
+      window_rope_(config_.window_rope
+                       ? std::optional<RopeTable>(std::in_place, *config_.window_rope, device, num_positions)
+                       : std::nullopt),
       layer_scratch_(device),
       residual_(device),
       attention_input_(device),
@@ -38,6 +43,7 @@ void Decoder::reserve(int64_t num_rows, int64_t num_logit_rows) {
   selected_.get(num_logit_rows * config_.hidden_size);
   layer_scratch_.reserve(shape_, num_rows);
   rope_.reserve(num_rows);
+  if (window_rope_) window_rope_->reserve(num_rows);
 }
 
 void Decoder::capture(int32_t layers_done, int64_t num_rows, const float* residual, float* captured,
@@ -66,15 +72,20 @@ void Decoder::forward(const BatchView& batch, const LogitRows& logit_rows, const
   float* attention_input = attention_input_.data();
 
   const RopeRows rope = rope_.rows(batch.positions, rows, context);
-  context.ops.embedding(
-      {.token_ids = batch.token_ids, .table = weights_.embedding.view(), .output = residual, .num_rows = rows},
-      context);
+  const RopeRows window_rope = window_rope_ ? window_rope_->rows(batch.positions, rows, context) : rope;
+  context.ops.embedding({.token_ids = batch.token_ids,
+                         .table = weights_.embedding.view(),
+                         .output = residual,
+                         .num_rows = rows,
+                         .scale = config_.embedding_scale},
+                        context);
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
     capture(layer, rows, residual, output.captured, context);
     run_rms_norm(residual, weights.input_norm, config_.rms_norm_eps, rows, attention_input, hidden, context);
     if (!config_.sliding_windows.empty()) shape_.sliding_window = config_.sliding_windows[static_cast<size_t>(layer)];
-    run_transformer_layer(shape_, weights, batch, rope, kv.layer(layer), attention_input, residual, layer_scratch_,
+    const RopeRows& angles = shape_.sliding_window > 0 ? window_rope : rope;
+    run_transformer_layer(shape_, weights, batch, angles, kv.layer(layer), attention_input, residual, layer_scratch_,
                           context);
   }
   capture(config_.num_layers, rows, residual, output.captured, context);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,7 @@ class Decoder {
   std::vector<int32_t> capture_layers_;
   LayerShape shape_;
   RopeTable rope_;
+  std::optional<RopeTable> window_rope_;  // of layers with a sliding window, if theirs differs
   LayerScratch layer_scratch_;
   Scratch residual_, attention_input_, selected_;
 };

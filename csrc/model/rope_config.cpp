@@ -81,9 +81,10 @@ void parse_yarn(const JsonReader& rope, int32_t max_position_embeddings, RopeCon
   result.truncate = rope.boolean_or("truncate", true);
 }
 
-RopeConfig parse_one(const JsonReader& config, const JsonReader* rope, int32_t head_dim, int32_t max_positions) {
+RopeConfig parse_one(const JsonReader& config, const JsonReader* rope, int32_t head_dim, int32_t max_positions,
+                     double default_theta) {
   RopeConfig result;
-  result.theta = inner_or_outer(config, rope, "rope_theta", 10000.0, 1.0 + 1e-9, kMaxTheta);
+  result.theta = inner_or_outer(config, rope, "rope_theta", default_theta, 1.0 + 1e-9, kMaxTheta);
   const double rotated = inner_or_outer(config, rope, "partial_rotary_factor", 1.0, 1e-6, 1.0);
   result.rotary_dim = static_cast<int32_t>(head_dim * rotated);
   E31_CHECK(result.rotary_dim >= 2 && result.rotary_dim % 2 == 0, kCheckpoint, config.source(),
@@ -104,13 +105,18 @@ RopeConfig parse_one(const JsonReader& config, const JsonReader* rope, int32_t h
 
 }  // namespace
 
-RopeConfig parse_rope_config(const JsonReader& config, int32_t head_dim, int32_t max_position_embeddings) {
+RopeConfig parse_rope_object(const JsonReader& rope, int32_t head_dim, int32_t max_position_embeddings) {
+  return parse_one(rope, &rope, head_dim, max_position_embeddings, 10000.0);
+}
+
+RopeConfig parse_rope_config(const JsonReader& config, int32_t head_dim, int32_t max_position_embeddings,
+                             double default_theta) {
   const auto scaling = config.child("rope_scaling");
   const auto parameters = config.child("rope_parameters");
   const JsonReader* first = scaling ? &*scaling : parameters ? &*parameters : nullptr;
-  const RopeConfig result = parse_one(config, first, head_dim, max_position_embeddings);
+  const RopeConfig result = parse_one(config, first, head_dim, max_position_embeddings, default_theta);
   if (scaling && parameters) {  // some exporters write both spellings
-    E31_CHECK(result == parse_one(config, &*parameters, head_dim, max_position_embeddings), kCheckpoint,
+    E31_CHECK(result == parse_one(config, &*parameters, head_dim, max_position_embeddings, default_theta), kCheckpoint,
               config.source(), ": ", config.name("rope_scaling"), " and ", config.name("rope_parameters"),
               " say different things; keep one");
   }

@@ -87,17 +87,40 @@ void run_attention(const LayerShape& shape, const LayerWeights& weights, const B
       context);
 }
 
-void run_mlp(const LayerWeights& weights, const float* normed, int64_t num_rows, float* residual, LayerScratch& scratch,
-             ExecutionContext& context) {
+// residual += input @ weight + bias, normed first if output_norm is there.
+void add_projection(const float* input, const PackedWeight& weight, const Vector& bias, const Vector& output_norm,
+                    float epsilon, int64_t num_rows, float* residual, LayerScratch& scratch,
+                    ExecutionContext& context) {
+  if (output_norm.empty()) return run_linear(input, weight, bias, residual, residual, num_rows, context);
+  const int64_t size = static_cast<int64_t>(output_norm.size());
+  float* projected = scratch.projected.get(num_rows * size);
+  run_linear(input, weight, bias, nullptr, projected, num_rows, context);
+  run_rms_norm(projected, output_norm, epsilon, num_rows, projected, size, context);
+  // Of this operator only its sum is wanted; the norm of it goes to scratch.normed, which is free here.
+  RmsNormParams params{};
+  params.residual = residual;
+  params.delta = projected;
+  params.weight = output_norm.data();
+  params.output = scratch.normed.data();
+  params.num_rows = num_rows;
+  params.hidden_size = params.residual_stride = params.output_stride = size;
+  params.epsilon = epsilon;
+  context.ops.rms_norm(params, context);
+}
+
+void run_mlp(const LayerShape& shape, const LayerWeights& weights, const float* normed, int64_t num_rows,
+             float* residual, LayerScratch& scratch, ExecutionContext& context) {
   float* gate_up = scratch.gate_up.data();
   float* activated = scratch.activated.data();
   run_linear(normed, weights.gate_up, weights.gate_up_bias, nullptr, gate_up, num_rows, context);
   context.ops.silu_mul({.input = gate_up,
                         .output = activated,
                         .num_rows = num_rows,
-                        .intermediate_size = weights.down.view().in_features},
+                        .intermediate_size = weights.down.view().in_features,
+                        .activation = shape.activation},
                        context);
-  run_linear(activated, weights.down, weights.down_bias, residual, residual, num_rows, context);
+  add_projection(activated, weights.down, weights.down_bias, weights.mlp_output_norm, shape.rms_norm_eps, num_rows,
+                 residual, scratch, context);
 }
 
 }  // namespace
@@ -119,6 +142,7 @@ void LayerScratch::reserve(const LayerShape& shape, int64_t num_rows) {
     attended.get(num_rows * shape.num_heads * shape.head_dim);
   }
   normed.get(num_rows * shape.hidden_size);
+  if (shape.sandwich_norms) projected.get(num_rows * shape.hidden_size);
   gate_up.get(num_rows * 2 * shape.widest_mlp());
   activated.get(num_rows * shape.widest_mlp());
   if (shape.moe) moe.reserve(*shape.moe, shape.hidden_size, num_rows);
@@ -154,11 +178,12 @@ void run_transformer_layer(const LayerShape& shape, const LayerWeights& weights,
     run_linear(attention_input, weights.qkv, weights.qkv_bias, nullptr, qkv, rows, context);
     run_attention(shape, weights, batch, rope, std::get<KvCacheView>(cache), qkv, attended, context);
   }
-  run_linear(attended, weights.output, weights.output_bias, residual, residual, rows, context);
+  add_projection(attended, weights.output, weights.output_bias, weights.attention_output_norm, shape.rms_norm_eps, rows,
+                 residual, scratch, context);
 
   float* normed = scratch.normed.data();
   run_rms_norm(residual, weights.post_attention_norm, shape.rms_norm_eps, rows, normed, shape.hidden_size, context);
-  if (!weights.gate_up.empty()) run_mlp(weights, normed, rows, residual, scratch, context);
+  if (!weights.gate_up.empty()) run_mlp(shape, weights, normed, rows, residual, scratch, context);
   if (weights.moe) run_moe_block(*shape.moe, *weights.moe, normed, rows, residual, scratch.moe, context);
 }
 

@@ -2,6 +2,7 @@
 //
 //   attention: qkv = input @ Wqkv; rotate q, k; store k, v; attend; residual += attended @ Wo
 //   MLP:       residual += (silu(gate) * up) @ Wdown, gate|up = norm(residual) @ Wgate_up
+//   sandwich:  what attention and MLP add to the residual is normed first, if the weights have such norms
 //   experts:   model/moe_block.h, instead of the MLP or, with shared experts, beside it
 //
 // The caller makes the attention input: norm(residual) in a decoder, concat(norm(embedding), norm(feature)) in a draft.
@@ -32,8 +33,10 @@ struct LayerShape {
   float rms_norm_eps;
   std::optional<float> attention_scale = {};  // else head_dim^-0.5
   int32_t sliding_window = 0;                 // 0: none
-  std::optional<MlaConfig> mla = {};          // model/mla_block.h instead of the attention above
-  std::optional<MoeConfig> moe;               // of the layers whose weights have experts
+  Activation activation = Activation::kSilu;  // of the MLP
+  bool sandwich_norms = false;
+  std::optional<MlaConfig> mla = {};  // model/mla_block.h instead of the attention above
+  std::optional<MoeConfig> moe;       // of the layers whose weights have experts
 
   int64_t widest_mlp() const {
     const int64_t shared = moe ? int64_t{moe->num_shared_experts} * moe->moe_intermediate_size : 0;
@@ -44,10 +47,17 @@ struct LayerShape {
 // Activations of one layer, reused by all layers of a model.
 struct LayerScratch {
   explicit LayerScratch(Device& device)
-      : qkv(device), attended(device), normed(device), gate_up(device), activated(device), mla(device), moe(device) {}
+      : qkv(device),
+        attended(device),
+        normed(device),
+        gate_up(device),
+        activated(device),
+        projected(device),
+        mla(device),
+        moe(device) {}
   void reserve(const LayerShape& shape, int64_t num_rows);
 
-  Scratch qkv, attended, normed, gate_up, activated;
+  Scratch qkv, attended, normed, gate_up, activated, projected;
   MlaScratch mla;
   MoeScratch moe;
 };

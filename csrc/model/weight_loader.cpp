@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "model/centred_norm.h"
 #include "model/mla_weights.h"
 #include "model/stored_matrix.h"
 
@@ -311,12 +312,21 @@ void add_layer(WeightLoader& loader, LayerWeights& layer, const LayerTensors& sh
         {{mlp + "gate_proj", shape.intermediate}, {mlp + "up_proj", shape.intermediate}});
     add(layer.down, layer.down_bias, shape.mlp_bias, shape.intermediate, {{mlp + "down_proj", shape.hidden}});
   }
+  const auto add_norm = [&](Vector& norm, const char* name, int64_t size) {
+    loader.add_vector(norm, {norm_part(concat(prefix, name, ".weight"), size, shape.centred_norms)});
+  };
   if (shape.qk_norm) {
-    loader.add_vector(layer.query_norm, {{prefix + "self_attn.q_norm.weight", shape.head_dim}});
-    loader.add_vector(layer.key_norm, {{prefix + "self_attn.k_norm.weight", shape.head_dim}});
+    add_norm(layer.query_norm, "self_attn.q_norm", shape.head_dim);
+    add_norm(layer.key_norm, "self_attn.k_norm", shape.head_dim);
   }
-  loader.add_vector(layer.input_norm, {{prefix + "input_layernorm.weight", shape.hidden}});
-  loader.add_vector(layer.post_attention_norm, {{prefix + "post_attention_layernorm.weight", shape.hidden}});
+  add_norm(layer.input_norm, "input_layernorm", shape.hidden);
+  if (shape.sandwich_norms) {
+    add_norm(layer.attention_output_norm, "post_attention_layernorm", shape.hidden);
+    add_norm(layer.post_attention_norm, "pre_feedforward_layernorm", shape.hidden);
+    add_norm(layer.mlp_output_norm, "post_feedforward_layernorm", shape.hidden);
+  } else {
+    add_norm(layer.post_attention_norm, "post_attention_layernorm", shape.hidden);
+  }
 }
 
 int64_t vector_bytes(const Vector& vector) { return static_cast<int64_t>(vector.size() * sizeof(float)); }
@@ -327,7 +337,8 @@ int64_t layer_bytes(const LayerWeights& layer) {
     bytes += weight->num_bytes();
   for (const Vector* vector :
        {&layer.qkv_bias, &layer.output_bias, &layer.gate_up_bias, &layer.down_bias, &layer.query_norm, &layer.key_norm,
-        &layer.sinks, &layer.input_norm, &layer.hidden_norm, &layer.post_attention_norm}) {
+        &layer.sinks, &layer.attention_output_norm, &layer.mlp_output_norm, &layer.input_norm, &layer.hidden_norm,
+        &layer.post_attention_norm}) {
     bytes += vector_bytes(*vector);
   }
   if (layer.mla) bytes += layer.mla->num_bytes();

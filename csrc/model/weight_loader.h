@@ -120,6 +120,7 @@ struct LayerTensors {
   bool qkv_bias, output_bias, mlp_bias;
   bool qk_norm = false;
   bool sinks = false;
+  bool sandwich_norms = false, centred_norms = false;
   std::optional<MlaConfig> mla = std::nullopt;
   const char* mlp_prefix = "mlp.";
 };

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "model/centred_norm.h"
 #include "model/moe_weights.h"
 #include "model/weight_loader.h"
 
@@ -68,6 +69,8 @@ LayerTensors layer_shape(const DecoderConfig& config) {
           .mlp_bias = config.mlp_bias,
           .qk_norm = config.qk_norm,
           .sinks = config.attention_sinks,
+          .sandwich_norms = config.sandwich_norms,
+          .centred_norms = config.centred_norms,
           .mla = config.mla};
 }
 
@@ -88,7 +91,7 @@ void add_decoder(WeightLoader& loader, const DecoderConfig& config, DecoderWeigh
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     add_decoder_layer(loader, weights.layers[i], config, i);
   }
-  loader.add_vector(weights.final_norm, {{"norm.weight", config.hidden_size}});
+  loader.add_vector(weights.final_norm, {norm_part("norm.weight", config.hidden_size, config.centred_norms)});
   if (!config.tie_word_embeddings) loader.add_matrix(weights.head, {{kHead, config.vocab_size}}, config.hidden_size);
 }
 

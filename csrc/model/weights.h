@@ -53,6 +53,7 @@ struct LayerWeights {
   Vector input_norm;                                      // [hidden] (draft: of the token embedding)
   Vector hidden_norm;                                     // [hidden], draft only: of the feature
   Vector post_attention_norm;                             // [hidden]
+  Vector attention_output_norm, mlp_output_norm;          // [hidden]; empty if absent: of what is added to the residual
   std::optional<MlaWeights> mla;
   std::optional<MoeWeights> moe;  // then gate_up and down are those of the shared experts, empty without any
 };

@@ -26,8 +26,8 @@ DecoderConfig parse_common(const JsonReader& config, const CommonRules& rules) {
   result.head_dim = sizes.head_dim;
   result.vocab_size = config.integer("vocab_size", 1, kMaxVocabSize);
   result.rms_norm_eps = static_cast<float>(config.number_or("rms_norm_eps", 1e-6, 1e-30, 1.0));
-  result.tie_word_embeddings = config.boolean_or("tie_word_embeddings", false);
-  if (!rules.latent_attention) {
+  result.tie_word_embeddings = config.boolean_or("tie_word_embeddings", rules.tied_by_default);
+  if (!rules.own_rope && !rules.latent_attention) {
     result.rope = parse_rope_config(config, result.head_dim, result.max_position_embeddings);
   }
   result.dtype = parse_config_dtype(config, DType::kFloat32);

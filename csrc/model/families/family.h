@@ -37,6 +37,8 @@ struct CommonRules {
   bool kv_heads_default = false;                 // a missing num_key_value_heads means num_attention_heads
   bool own_quantisation = false;                 // the family reads quantization_config itself
   bool latent_attention = false;                 // the family reads head sizes and rope itself (model/mla_config.h)
+  bool tied_by_default = false;                  // of the embedding and the head
+  bool own_rope = false;                         // the family parses it
   std::span<const char* const> understood = {};  // options that the family reads itself, not to be refused
 };
 DecoderConfig parse_common(const JsonReader& config, const CommonRules& rules);
@@ -49,6 +51,7 @@ DecoderConfig parse_qwen2(const JsonReader& config);
 DecoderConfig parse_qwen3(const JsonReader& config);
 DecoderConfig parse_qwen3_moe(const JsonReader& config);
 DecoderConfig parse_gpt_oss(const JsonReader& config);
+DecoderConfig parse_gemma3_text(const JsonReader& config);
 DecoderConfig parse_deepseek_v3(const JsonReader& config);
 
 }  // namespace eagle31rt

@@ -6,15 +6,22 @@ namespace eagle31rt {
 namespace {
 
 constexpr Family kFamilies[] = {
-    {"llama", parse_llama},         {"smollm", parse_llama},
-    {"mistral", parse_mistral},     {"qwen2", parse_qwen2},
-    {"qwen3", parse_qwen3},         {"qwen3_moe", parse_qwen3_moe},
-    {"gpt_oss", parse_gpt_oss},     {"deepseek_v3", parse_deepseek_v3},
+    {"llama", parse_llama},
+    {"smollm", parse_llama},
+    {"mistral", parse_mistral},
+    {"qwen2", parse_qwen2},
+    {"qwen3", parse_qwen3},
+    {"qwen3_moe", parse_qwen3_moe},
+    {"gpt_oss", parse_gpt_oss},
+    {"deepseek_v3", parse_deepseek_v3},
+    {"gemma3_text", parse_gemma3_text},
     {"kimi_k2", parse_deepseek_v3},
 };
 
 constexpr const char* kKimiVision[] = {"vision_tower.", "mm_projector."};
-constexpr Wrapper kWrappers[] = {{"kimi_k25", "language_model.", kKimiVision}};  // Kimi K2.5 and later
+constexpr const char* kGemmaVision[] = {"vision_tower.", "multi_modal_projector."};
+constexpr Wrapper kWrappers[] = {{"kimi_k25", "language_model.", kKimiVision},  // Kimi K2.5 and later
+                                 {"gemma3", "language_model.", kGemmaVision}};
 
 }  // namespace
 

@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(const EmbeddingPara
   const Element* source =
       static_cast<const Element*>(params.table.data) + params.token_ids[row] * params.table.row_stride();
   float* output = params.output + row * params.table.in_features;
-  for (int64_t i = threadIdx.x; i < params.table.in_features; i += kThreads) output[i] = widen(source[i]);
+  for (int64_t i = threadIdx.x; i < params.table.in_features; i += kThreads)
+    output[i] = params.scale * widen(source[i]);
 }
 
 }  // namespace

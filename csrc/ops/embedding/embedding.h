@@ -1,4 +1,4 @@
-// output[r] = table[token_ids[r]], as float32.
+// output[r] = scale * table[token_ids[r]], in float32.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@ struct EmbeddingParams {
       table;      // out_features = vocabulary, in_features = hidden size; packed, so that a tied head shares it
   float* output;  // [num_rows, hidden_size]
   int64_t num_rows;
+  float scale = 1.0f;
 };
 
 }  // namespace eagle31rt

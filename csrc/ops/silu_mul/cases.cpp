@@ -13,8 +13,14 @@ struct Variant {
   size_t size;
   Activation activation = Activation::kSilu;
 };
-constexpr Variant kVariants[] = {
-    {1}, {15}, {16}, {33, Activation::kClampedSwiglu}, {33}, {1536}, {48, Activation::kClampedSwiglu}};
+constexpr Variant kVariants[] = {{1},
+                                 {15},
+                                 {16},
+                                 {33, Activation::kClampedSwiglu},
+                                 {33},
+                                 {1536},
+                                 {48, Activation::kClampedSwiglu},
+                                 {33, Activation::kGeluTanh}};
 
 enum : uint64_t { kGateStream, kUpStream };
 
@@ -64,8 +70,12 @@ OpEntry silu_mul_cases() {
   OpEntry entry;
   entry.name = "silu_mul";
   for (const Variant& variant : kVariants) {
+    const bool gelu = variant.activation == Activation::kGeluTanh;
     const bool clamped = variant.activation == Activation::kClampedSwiglu;
-    entry.variants.push_back(concat("intermediate ", variant.size, clamped ? ", clamped swiglu" : ""));
+    entry.variants.push_back(concat("intermediate ", variant.size,
+                                    clamped ? ", clamped swiglu"
+                                    : gelu  ? ", gelu"
+                                            : ""));
   }
   // exp is good to 2^-22; sum, quotient and products round once each. Gates below -88.7 give 0 for what is below 1e-35.
   // The clamped one scales its gate first: exp of 7 = 4 * 1.702 takes the rounding of that seven times.

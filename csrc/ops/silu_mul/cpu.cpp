@@ -12,6 +12,13 @@ struct Silu {
   }
 };
 
+struct GeluTanh {
+  Lanes operator()(Lanes gate, Lanes up) const {
+    const Lanes factor = add(broadcast(kGeluLinear), mul(broadcast(kGeluCubic), mul(gate, gate)));
+    return mul(div(gate, add(broadcast(1.0f), exp(sub(zero(), mul(gate, factor))))), up);
+  }
+};
+
 struct ClampedSwiglu {
   float alpha, limit;
 
@@ -45,6 +52,7 @@ void run(const SiluMulParams& p, const Activate& activate, ExecutionContext& con
 
 void silu_mul(const SiluMulParams& p, ExecutionContext& context) {
   if (p.activation == Activation::kSilu) return run(p, Silu{}, context);
+  if (p.activation == Activation::kGeluTanh) return run(p, GeluTanh{}, context);
   run(p, ClampedSwiglu{p.alpha, p.limit}, context);
 }
 

@@ -22,6 +22,10 @@ constexpr int kElementsPerBlock = kThreads * kElementsPerThread;
 
 E31_DEVICE float activated(const SiluMulParams& p, float gate, float up) {
   if (p.activation == Activation::kSilu) return gate / (1.0f + numerics::exp_float(0.0f - gate)) * up;
+  if (p.activation == Activation::kGeluTanh) {
+    const float factor = kGeluLinear + kGeluCubic * (gate * gate);
+    return gate / (1.0f + numerics::exp_float(0.0f - gate * factor)) * up;
+  }
   gate = gate > p.limit ? p.limit : gate;
   up = up > p.limit ? p.limit : up < -p.limit ? -p.limit : up;
   return (up + 1.0f) * (gate / (1.0f + numerics::exp_float(0.0f - p.alpha * gate)));

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "ops/ops.h"
 
@@ -11,6 +12,10 @@ double clamped(double x, double low, double high) { return std::isnan(x) ? x : s
 
 double activated(const SiluMulParams& p, double gate, double up) {
   if (p.activation == Activation::kSilu) return gate / (1.0 + std::exp(-gate)) * up;
+  if (p.activation == Activation::kGeluTanh) {
+    const double inner = std::sqrt(2.0 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
+    return 0.5 * gate * (1.0 + std::tanh(inner)) * up;
+  }
   const double limit = p.limit;
   const double g = clamped(gate, -INFINITY, limit);
   return (clamped(up, -limit, limit) + 1.0) * (g / (1.0 + std::exp(-p.alpha * g)));
