@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 from doctor import DOCUMENT, render
 from support.broken_pairs import BROKEN, DRAFT, IDS, TARGET, Pair, config, write_pair
-from support.checkpoints import DraftSpec, TinyCheckpoint, draft_config, target_config, write_draft, write_target
+from support.checkpoints import (
+    DRAFT_GRAPHS,
+    DraftSpec,
+    TinyCheckpoint,
+    draft_config,
+    target_config,
+    write_draft,
+    write_target,
+)
 from support.draft_formats import DRAFT as FORMAT_DRAFT
 from support.draft_formats import FORMATS, SourceDraft, draft_folder
 from support.tiny_tokenizer import write_tiny_tokenizer
@@ -187,6 +195,14 @@ def test_every_format_passes(name: str, tmp_path: Path) -> None:
     folder = draft_folder(FORMATS[name].write(tmp_path / "draft", SourceDraft(target)), tmp_path / "converted")
     report = examine(target.directory, folder)
     assert report.loads and report.value_of("capture_layers") == "[2,4,5]", report.with_status("refused")
+
+
+@pytest.mark.parametrize("graph", DRAFT_GRAPHS)
+def test_every_graph_passes(graph: str, tmp_path: Path) -> None:
+    pair = write_pair(tmp_path, DraftSpec(draft_vocab_size=20, graph=graph, spelling="layers", num_layers=2))
+    assert check(pair).loads and load(pair).info["capture_layers"] == [2, 4, 5]
+    config(num_hidden_layers=1)(pair)  # a layer that would be left out
+    assert [one.rule for one in check(pair).with_status("refused")] == ["architecture"]
 
 
 ODD_VALUES: dict[str, list[Any]] = {
