@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 from support.checkpoints import DraftSpec, TargetSpec, write_draft, write_target
+from support.deepseek import DeepseekSizes
 from support.engine import make_engine
 from support.published import (
     GPT_OSS,
+    KIMI_DRAFT,
     KIMI_TEXT,
     NVIDIA_DRAFT,
     gpt_oss_120b,
+    kimi_draft,
     kimi_k26,
     nvidia_draft,
     write_sparse,
@@ -34,10 +37,13 @@ def _check(found: dict[str, int], whole: dict[str, int], divided: dict[str, int]
     assert found == expected, f"at tensor parallel size {size}"
 
 
-def test_kimi_k26(tmp_path: Path) -> None:
+def test_kimi_k26_with_its_latent_draft(tmp_path: Path) -> None:
     wrapper = {"model_type": "kimi_k25", "text_config": KIMI_TEXT, "vision_config": {"model_type": "kimi_k25_vision"}}
     target_bytes = write_sparse(tmp_path / "target", wrapper, kimi_k26(), shards=64)
-    plan = plan_memory(tmp_path / "target", None, PlanSettings())
+    draft_bytes = write_sparse(tmp_path / "draft", KIMI_DRAFT, kimi_draft())
+    settings = PlanSettings(num_speculative_tokens=3)
+    plan = plan_memory(tmp_path / "target", tmp_path / "draft", settings)
+    assert plan["draft_file_bytes"] == draft_bytes
     assert plan["target_file_bytes"] == target_bytes - VISION_BYTES == 594_205_904_896
     assert plan["max_model_len"] == 262144 and plan["dtype"] == "bfloat16"
     for size, rank in zip(SIZES, plan["ranks"], strict=True):
@@ -58,15 +64,32 @@ def test_kimi_k26(tmp_path: Path) -> None:
             },
             size,
         )
+        _check(
+            rank["draft_weights"],
+            {
+                "fusion": 7168 * 21504 * BF16,
+                "attention": 2112 * 14336 * BF16,  # q_a and kv_a of the doubled width
+                "norms": (7 * 7168 + 1536 + 512) * F32,
+            },
+            {
+                "embedding": 163840 * 7168 * BF16,
+                "head": 163840 * 7168 * BF16,
+                "attention": 85_983_232 * BF16,
+                "mlp": 396_361_728 * BF16,
+            },
+            size,
+        )
         # One latent entry of 512 + 64 a layer, on every device.
         assert rank["target_kv_bytes_per_token"] == 61 * 576 * BF16 == 70272
-        assert rank["kv_cache_bytes"] == 64 * 262144 * 70272
+        assert rank["draft_kv_bytes_per_token"] == 576 * BF16
+        assert rank["kv_cache_bytes"] == 64 * 262144 * 62 * 576 * BF16
     first = plan["ranks"][0]
     assert first["target_weight_bytes"] == 1_026_407_202_816 * BF16 + (60 * 384 + 1_006_592) * F32
-    rows = 512 + 64
+    rows = 512 + 64 * 4
     # 3 x 7168, 3 x 18432, 1536 + 576 + 64 x (192 + 576 + 512 + 128), 384 + 8 x (4 + 3 x 2048 + 7168)
-    assert first["activation_bytes"] == rows * 275_936 * F32
-    assert first["logits_bytes"] == 64 * 163840 * F32
+    # and of the draft: 3 x 7168 captured, 5 x 7168, 3 x 18432 and its attention
+    assert first["activation_bytes"] == rows * (275_936 + 204_864) * F32
+    assert first["logits_bytes"] == 64 * 4 * 163840 * F32
     parts = ("target_weight_bytes", "draft_weight_bytes", "kv_cache_bytes", "activation_bytes", "logits_bytes")
     assert first["total_bytes"] == sum(first[part] for part in parts)
 
@@ -111,8 +134,12 @@ def test_gpt_oss_120b_with_the_head_of_nvidia(tmp_path: Path) -> None:
         assert rank["kv_cache_bytes"] == 32 * 65552 * 37 * 2 * kv_heads * 64 * BF16  # 65537 in pages of 16
 
 
-@pytest.mark.parametrize("experts", [False, True])
-def test_one_device_is_what_the_engine_takes(tmp_path: Path, experts: bool) -> None:
+LATENT = DraftSpec(graph="deepseek", num_layers=2, intermediate_size=64, latent=DeepseekSizes(32, 32, 32, 32, 32))
+LLAMA = DraftSpec(intermediate_size=64, draft_vocab_size=64, fc_norm=True)
+
+
+@pytest.mark.parametrize(("experts", "draft_spec"), [(False, LLAMA), (True, LLAMA), (False, LATENT)])
+def test_one_device_is_what_the_engine_takes(tmp_path: Path, experts: bool, draft_spec: DraftSpec) -> None:
     """Rows are multiples of 32, so that packing adds none."""
     spec = TargetSpec(
         model_type="qwen3_moe" if experts else "llama",
@@ -124,7 +151,7 @@ def test_one_device_is_what_the_engine_takes(tmp_path: Path, experts: bool) -> N
         experts=(32, 2, 32),
     )
     target = write_target(tmp_path / "target", spec)
-    draft = write_draft(tmp_path / "draft", target, DraftSpec(intermediate_size=64, draft_vocab_size=64, fc_norm=True))
+    draft = write_draft(tmp_path / "draft", target, draft_spec)
     settings = PlanSettings(max_num_seqs=2, max_model_len=50)
     plan = plan_memory(target.directory, draft.directory, settings, [1])
     engine = make_engine(target.path, draft.path, num_speculative_tokens=3, max_num_seqs=2, max_model_len=50)
