@@ -15,6 +15,7 @@ from support.training import train_arguments, write_training_target
 torch = pytest.importorskip("torch")
 from eagle31rt.cli import main  # noqa: E402
 from eagle31rt.errors import ResourceError  # noqa: E402
+from eagle31rt.training import export as export_module  # noqa: E402
 from eagle31rt.training import trainer as trainer_module  # noqa: E402
 from eagle31rt.training.checkpoint import Checkpoint  # noqa: E402
 from eagle31rt.training.files import safetensors_header  # noqa: E402
@@ -248,3 +249,66 @@ def test_too_little_memory_is_told(error: Exception) -> None:
         raise error
     with pytest.raises(RuntimeError, match="another"), resource_errors():
         raise RuntimeError("another")
+
+
+def test_data_longer_than_max_tokens_is_named(target: Path, draft: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(work_of(draft) / "features")
+    message = refused(train_arguments(target, draft, "--resume", steps=STEPS + 1, max_tokens=20), capsys)
+    assert "tokens-00000.npz holds a conversation of " in message and "give --max-tokens " in message
+
+
+def test_weights_without_a_config_are_no_place_for_a_new_run(
+    target: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "draft").mkdir()
+    shutil.copy(finished / "model.safetensors", tmp_path / "draft")
+    assert "holds a draft already" in refused(train_arguments(target, tmp_path / "draft"), capsys)
+    assert weights(tmp_path / "draft") == weights(finished)
+
+
+def test_a_kill_within_the_export_leaves_no_config(
+    target: Path, finished: Path, draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(finished, draft)
+
+    save = export_module.save_safetensors
+
+    def killed(path: Path, tensors: Any) -> None:
+        if path.parent == draft:  # not what is written to be evaluated
+            raise KeyboardInterrupt
+        save(path, tensors)
+
+    monkeypatch.setattr(export_module, "save_safetensors", killed)
+    main(train_arguments(target, draft, "--resume", steps=STEPS))
+    assert not (draft / "config.json").exists()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "log.jsonl", "data"])
+def test_names_of_a_run_are_none_by_themselves(
+    target: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / "draft.work"
+    (work / "data").mkdir(parents=True)
+    (work / "data" / "mine.csv").write_text("1,2")
+    if name != "data":
+        (work / name).write_text('{"name": "my web app"}\n')
+    before = contents(work)
+    message = refused(train_arguments(target, tmp_path / "draft", "--resume"), capsys)
+    assert f"--work {work} holds " in message and "and no run: give another folder" in message
+    assert contents(work) == before
+
+
+@pytest.mark.parametrize("change", ["template", "end of a tensor"])
+def test_other_changes_of_a_target_are_seen(target: Path, tmp_path: Path, change: str) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(target, other)
+    if change == "template":
+        (other / "chat_template.jinja").write_text("{{ messages }}")
+    else:
+        (path,) = other.glob("*.safetensors")
+        header, start = safetensors_header(path)
+        content = bytearray(path.read_bytes())
+        last = start + header["model.embed_tokens.weight"]["data_offsets"][1] - 1
+        content[last] ^= 1
+        path.write_bytes(content)
+    assert target_identity(other) != target_identity(target)

@@ -85,7 +85,9 @@ class ConversationStore:
     def _check(self, ids: npt.NDArray[Any], roles: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> None:
         if not all(array.ndim == 1 and array.dtype.kind in "iu" for array in (ids, roles, lengths)):
             raise ValueError("not rows of integers")
-        if not len(ids) == len(roles) == lengths.sum() or (len(lengths) and lengths.min() < 1):
+        if len(lengths) and (lengths.min() < 1 or lengths.max() > len(ids)):  # also keeps the sum from wrapping around
+            raise ValueError(f"a length is outside 1 to {len(ids)}")
+        if not len(ids) == len(roles) == lengths.sum():
             raise ValueError(f"lengths add up to {lengths.sum()} for {len(ids)} ids and {len(roles)} roles")
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocab_size):
             raise ValueError(f"an id is outside the vocabulary of {self._vocab_size}")

@@ -50,7 +50,8 @@ def draft_config(sizes: HeadSizes, target: TargetSizes) -> dict[str, Any]:
 
 
 def export_head(directory: Path, head: DraftHead, kept: torch.Tensor, target: TargetSizes) -> None:
-    """kept [draft_vocab_size]: ascending target ids. Weights first: a directory with config.json is complete.
+    """kept [draft_vocab_size]: ascending target ids. A directory with config.json is complete, also after a kill: an
+    earlier head's goes first, the new one comes last.
 
     Raises ResourceError naming what cannot be written.
     """
@@ -64,5 +65,6 @@ def export_head(directory: Path, head: DraftHead, kept: torch.Tensor, target: Ta
         tensors["t2d"] = RawTensor("BOOL", mask.shape, mask.tobytes())
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
+        (directory / "config.json").unlink(missing_ok=True)
         save_safetensors(directory / "model.safetensors", tensors)
     write_text(directory / "config.json", json.dumps(draft_config(head.sizes, target), indent=2) + "\n")

@@ -17,7 +17,8 @@ from eagle31rt.training.files import safetensors_header, write_text, writing
 from eagle31rt.training.places import holds_run
 
 FORMAT = 1
-_SAMPLE_BYTES = 4096  # of every tensor: a fine-tune of the same shapes changes some of each that it touches
+# Of every tensor, spread over it: a fine-tune of the same shapes changes some of each that it touches.
+_SAMPLES, _SAMPLE_BYTES = 16, 256
 _TARGET = "target "  # prefix of keys
 
 Manifest = dict[str, Any]  # key -> value that may not change between a run and its continuation
@@ -47,15 +48,29 @@ def locked(work: Path) -> Iterator[None]:
 
 
 def target_identity(directory: Path) -> Manifest:
-    """What a target is, wherever its folder lies: hashes of config, tokenizer and of a sample of every tensor."""
+    """What a target is, wherever its folder lies: hashes of config, tokenizer, template and samples of every tensor."""
     identity: Manifest = {}
     for name in ("config.json", "tokenizer.json"):
         path = directory / name
         if path.is_file():
             identity[_TARGET + name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    if (template := _chat_template(directory)) is not None:
+        identity[_TARGET + "chat template"] = hashlib.sha256(template.encode()).hexdigest()
     for path in weight_files(directory):
         identity[_TARGET + path.name] = _weights_hash(path)
     return identity
+
+
+def _chat_template(directory: Path) -> str | None:
+    """As files hold it: chat_template.jinja wins, as in transformers. What is damaged is the tokenizer's to refuse."""
+    try:
+        if (directory / "chat_template.jinja").is_file():
+            return (directory / "chat_template.jinja").read_text(encoding="utf-8")
+        config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    template = config.get("chat_template") if isinstance(config, dict) else None
+    return None if template is None else json.dumps(template)
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -69,8 +84,10 @@ def _weights_hash(path: Path) -> str:
         with open(path, "rb") as file:
             for tensor in header.values():
                 first, last = tensor["data_offsets"]
-                file.seek(start + first)
-                digest.update(file.read(min(_SAMPLE_BYTES, last - first)))
+                span = max(0, last - first - _SAMPLE_BYTES)
+                for sample in range(_SAMPLES):
+                    file.seek(start + first + span * sample // (_SAMPLES - 1))
+                    digest.update(file.read(min(_SAMPLE_BYTES, last - first)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error!r}") from error
     return digest.hexdigest()

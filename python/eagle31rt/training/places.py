@@ -61,7 +61,7 @@ def _check_output(output: Path, resume: bool) -> None:
         raise InvalidArgumentError(f"--output {output} holds a model that is no EAGLE draft: give another folder")
     if weights.exists() and not _is_draft_file(weights):
         raise InvalidArgumentError(f"--output {output}: {weights.name} is no EAGLE draft's: give another folder")
-    if config.exists() and not resume:
+    if (config.exists() or weights.exists()) and not resume:
         advice = "give another folder, or --resume to replace it with that of the run in the work folder"
         raise InvalidArgumentError(f"--output {output} holds a draft already: {advice}")
 
@@ -91,5 +91,19 @@ def _check_work(work: Path, resume: bool) -> None:
     held = {path.name.removesuffix(".partial") for path in work.iterdir()} - {"manifest.json", "lock"}
     if held and not resume:
         raise InvalidArgumentError(f"{work} holds a run already: give --resume to go on with it, or another --work")
-    if held and not held & OWN_NAMES:
-        raise InvalidArgumentError(f"--work {work} holds {sorted(held)[0]} and no run: give another folder")
+    if (held and not held & OWN_NAMES) or not _is_run(work):
+        name = sorted(held)[0] if held else "manifest.json"
+        raise InvalidArgumentError(f"--work {work} holds {name} and no run: give another folder")
+
+
+def _is_run(work: Path) -> bool:
+    """Whether what lies there under the names of a run is one's: others use such names, too."""
+    manifest = work / "manifest.json"
+    if not manifest.is_file():  # nothing yet, or a run of an earlier version
+        others = any((work / name).exists() for name in OWN_NAMES - {"lock"})
+        return not others or (work / "checkpoint.pt").is_file() or any((work / "data").glob("tokens-*.npz*"))
+    try:
+        content: Any = json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return True  # damaged: whoever reads it says what to do
+    return isinstance(content, dict) and "format" in content

@@ -107,6 +107,7 @@ def generate_data(settings: TrainSettings, source: Source, vocab_size: int, cons
     """Lets the target write what is missing of the conversations."""
     store = ConversationStore(settings.work / "data", vocab_size)
     data = settings.data
+    check_longest(store, data.max_tokens)
     if source.prompts is None and data.self_generate == 0:
         if len(store) == 0:
             raise InvalidArgumentError("there is no data: give --prompts FILE or --self-generate N")
@@ -126,6 +127,16 @@ def generate_data(settings: TrainSettings, source: Source, vocab_size: int, cons
         task = progress.add_task("generating", total=generator.num_groups)
         generator.run(store, lambda done, total: progress.update(task, completed=done, total=total))
     return store
+
+
+def check_longest(store: ConversationStore, max_tokens: int) -> None:
+    """Raises InvalidArgumentError for data of an earlier run with a larger --max-tokens."""
+    for group in range(len(store)):
+        longest = max(map(len, store.read(group)), default=0)
+        if longest > max_tokens:
+            raise InvalidArgumentError(
+                f"{store.path(group)} holds a conversation of {longest} tokens: give --max-tokens {longest} or more"
+            )
 
 
 def head_sizes(settings: HeadSettings, target: TargetSizes) -> HeadSizes:
@@ -189,7 +200,8 @@ def make_trainer(
     trainer = Trainer(settings, target, head, teacher, dataset, kept, manifest)
     if checkpoint is not None:
         trainer.resume(checkpoint)
-        console.print(f"resuming after step {trainer.step}")
+        done = trainer.step >= trainer.total_steps
+        console.print(f"resuming after step {trainer.step}" + (": no steps are left, it is exported" if done else ""))
     console.print(f"{dataset.num_training_tokens} training tokens in {len(store)} groups, {trainer.total_steps} steps")
     return trainer
 
