@@ -130,12 +130,15 @@ def test_an_interrupt_inside_a_processor_reaches_the_caller(engines: tuple[LLM, 
     def interrupted(output: list[int], logits: np.ndarray) -> None:
         signal.raise_signal(signal.SIGINT)
 
+    # A suite started in the background inherits an ignored SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # Python loses an interrupt that arrives in a callback of the collector (hypothesis has one)
     try:
         with pytest.raises(KeyboardInterrupt):
             ids(engines[0], interrupted)
     finally:
         gc.enable()
+        signal.signal(signal.SIGINT, before)
     assert ids(engines[0]) == ids(engines[1])
 
 
