@@ -150,25 +150,28 @@ def _check(arguments: argparse.Namespace) -> Path:
         problems.append(InvalidArgumentError("give the target: eagle31rt serve MODEL"))
     if problems:  # before a hub id is fetched
         raise _together(problems)
-    _collect(problems, model_directory, model, "model", arguments.revision)
+    directory = _collect(problems, model_directory, model, "model", arguments.revision)
     speculation = arguments.speculative_config
     if speculation is not None and isinstance(speculation.get("model"), str):
         revision = speculation.get("revision")
         _collect(problems, draft_directory, speculation["model"], "speculative_config['model']", revision)
     if problems:
         raise _together(problems)
-    return model_directory(model, "model", arguments.revision)
+    assert isinstance(directory, Path)
+    return directory
 
 
 def _together(problems: list[Eagle31rtError]) -> Eagle31rtError:
     return type(problems[0])("; ".join(str(problem) for problem in problems))
 
 
-def _collect(problems: list[Eagle31rtError], function: Any, *arguments: Any) -> None:
+def _collect(problems: list[Eagle31rtError], function: Any, *arguments: Any) -> Any:
+    """What the function returns; None if it raised, which `problems` then holds."""
     try:
-        function(*arguments)
+        return function(*arguments)
     except Eagle31rtError as error:
         problems.append(error)
+        return None
 
 
 def _json_object(text: str) -> dict[str, Any]:
