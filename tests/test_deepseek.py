@@ -13,6 +13,7 @@ from support.checkpoints import DraftSpec, TargetSpec, write_draft, write_target
 from support.deepseek import DeepseekSizes
 from support.engine import Request, endless, make_engine, plain_outcome, random_prompt, run_decoder, serve
 from support.loading import rewrite
+from support.transformers_logits import transformers_logits
 
 from eagle31rt.errors import CheckpointError, UnsupportedError
 
@@ -53,14 +54,8 @@ def spec(request: pytest.FixtureRequest) -> TargetSpec:
 
 @pytest.mark.dev
 def test_logits_are_those_of_transformers(tmp_path: Path, spec: TargetSpec) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
     write_target(tmp_path, spec, seed=3)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.float32, attn_implementation="eager", local_files_only=True
-    )
-    with torch.no_grad():
-        expected = model.eval()(torch.tensor([PROMPT])).logits[0].numpy()
+    expected = transformers_logits(tmp_path, PROMPT)
     logits, _ = run_decoder(tmp_path, PROMPT, dtype="float32")
     np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=0)
 

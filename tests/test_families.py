@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from families import COLUMNS, DOCUMENT, render
 from support.checkpoints import TinyCheckpoint, write_draft
 from support.engine import Request, Result, make_engine, plain_outcome, run_decoder, serve
 from support.families import FAMILIES, write_family
+from support.transformers_logits import transformers_logits
 
 # As in test_logits_transformers.py: both round in float32, an error in the model shows as 1e-1 or more.
 LOGITS_TOLERANCE = 1e-4
@@ -33,32 +33,18 @@ def _prompt(length: int, seed: int = 5) -> list[int]:
     return ids
 
 
-def _transformers_logits(target: TinyCheckpoint, token_ids: list[int]) -> Any:
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        target.directory,
-        dtype=torch.float32,
-        attn_implementation="eager",
-        local_files_only=True,
-        output_loading_info=True,
-    )
-    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
-    with torch.no_grad():
-        return model.eval()(torch.tensor([token_ids])).logits[0].numpy()
-
-
 @pytest.mark.dev
 def test_prefill_agrees_with_transformers(target: TinyCheckpoint) -> None:
     prompt = _prompt(PROMPT_LENGTH)
     logits, _ = run_decoder(target.directory, prompt)
-    np.testing.assert_allclose(logits, _transformers_logits(target, prompt), atol=LOGITS_TOLERANCE, rtol=0)
+    np.testing.assert_allclose(logits, transformers_logits(target.directory, prompt), atol=LOGITS_TOLERANCE, rtol=0)
 
 
 @pytest.mark.dev
 def test_decode_agrees_with_transformers(target: TinyCheckpoint) -> None:
     prompt = _prompt(PROMPT_LENGTH, seed=6)
     logits, _ = run_decoder(target.directory, prompt, chunks=[100, *[1] * 50])
-    np.testing.assert_allclose(logits, _transformers_logits(target, prompt), atol=LOGITS_TOLERANCE, rtol=0)
+    np.testing.assert_allclose(logits, transformers_logits(target.directory, prompt), atol=LOGITS_TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

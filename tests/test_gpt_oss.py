@@ -12,6 +12,7 @@ from support.checkpoints import DraftSpec, TargetSpec, TinyCheckpoint, write_dra
 from support.engine import Request, endless, make_engine, plain_outcome, random_prompt, run_decoder, serve
 from support.random_weights import RandomWeights
 from support.tensors import Array, RawTensor, stored, write_directory
+from support.transformers_logits import transformers_logits
 
 LAYERS, HIDDEN, WIDTH, EXPERTS, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 4, 64, 32, 6, 4, 2, 16, 96
 PROMPT = random_prompt(70)
@@ -141,13 +142,7 @@ def test_speculation_and_company_change_no_id(tmp_path: Path, batch_size: int) -
 
 @pytest.mark.dev
 def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
     write(tmp_path, mxfp4=False)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.float32, attn_implementation="eager", local_files_only=True
-    )
-    with torch.no_grad():
-        expected = model.eval()(torch.tensor([PROMPT])).logits[0].numpy()
+    expected = transformers_logits(tmp_path, PROMPT)
     logits, _ = run_decoder(tmp_path, PROMPT)
     np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=0)  # a wrong graph: 1e-1
