@@ -58,6 +58,7 @@ void bind_config(py::module_& module) {
       .def_readwrite("device", &EngineConfig::device)
       .def_readwrite("gpu_memory_utilization", &EngineConfig::gpu_memory_utilization)
       .def_readwrite("enforce_eager", &EngineConfig::enforce_eager)
+      .def_readwrite("kept_features_memory_bytes", &EngineConfig::kept_features_memory_bytes)
       .def_readwrite("decode_state", &EngineConfig::decode_state)
       .def_readwrite("num_speculative_tokens", &EngineConfig::num_speculative_tokens)
       .def_readwrite("rejection_sample_method", &EngineConfig::rejection_sample_method)

@@ -73,6 +73,8 @@ void bind_testing_fake_device(py::module_& module) {
       py::arg("config"), py::arg("device"), py::keep_alive<0, 2>(), py::return_value_policy::take_ownership);
   module.def("find_page", &find_page, py::arg("published"), py::arg("wanted"));
   module.def("preempt", &EngineAccess::preempt, py::arg("engine"), py::arg("request_id"));
+  module.def("limit_drafts", &EngineAccess::limit_drafts, py::arg("engine"), py::arg("request_id"),
+             py::arg("max_drafts"));
 }
 
 }  // namespace eagle31rt

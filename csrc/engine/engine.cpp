@@ -116,7 +116,7 @@ void Engine::Impl::check() const {
   scheduler_->check();
   if (!drafter_) return;
   for (const auto& request : scheduler_->running()) {
-    if (request->is_drafting) E31_INVARIANT(drafter_->num_observed(request->slot) == request->num_computed);
+    if (request->is_drafting) E31_INVARIANT(drafter_->num_observed(request->slot) == request->num_observed);
   }
 }
 
@@ -159,6 +159,9 @@ class Engine::Impl::Use {
 
 Engine::Engine(const EngineConfig& config) : impl_(std::make_unique<Impl>(config, open_backend(config))) {}
 void EngineAccess::preempt(Engine& engine, int64_t request_id) { engine.impl_->preempt(request_id); }
+void EngineAccess::limit_drafts(Engine& engine, int64_t request_id, int32_t max_drafts) {
+  engine.impl_->limit_drafts(request_id, max_drafts);
+}
 Engine EngineAccess::make(const EngineConfig& config, Backend backend) {
   Engine engine;
   engine.impl_ = std::make_unique<Engine::Impl>(config, std::move(backend));

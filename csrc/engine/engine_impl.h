@@ -7,7 +7,9 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "device/execution_context.h"
@@ -40,6 +42,8 @@ Backend open_backend(const EngineConfig& config);
 struct EngineAccess {
   static Engine make(const EngineConfig& config, Backend backend);
   static void preempt(Engine& engine, int64_t request_id);
+  // What the policy would set: RequestState::max_drafts_now.
+  static void limit_drafts(Engine& engine, int64_t request_id, int32_t max_drafts);
 };
 
 class Engine::Impl {
@@ -55,6 +59,7 @@ class Engine::Impl {
   void set_token_table(TokenTable table);
   bool cancel(int64_t request_id);
   void preempt(int64_t request_id) { scheduler_->preempt(request_id); }
+  void limit_drafts(int64_t request_id, int32_t max_drafts) { scheduler_->limit_drafts(request_id, max_drafts); }
   bool has_unfinished_requests() const { return !scheduler_->empty() || !expired_.empty(); }
   std::vector<StepOutput> step();
   std::vector<StepOutput> step_simple();
@@ -94,7 +99,16 @@ class Engine::Impl {
   std::vector<StepOutput> commit(std::span<ScheduledRequest> scheduled, const int32_t* emitted);
   int32_t positions_to_observe(const RequestState& request) const;
   void observe();
-  void stop_drafting();
+  // catch_up.cpp
+  void make_feature_ring();
+  bool keeps_features(const RequestState& request) const;
+  void catch_up(Schedule& schedule);
+  void catch_up(RequestState& request);
+  void add_observation(RequestState& request, int32_t first, int32_t end, const float* captured);
+  void run_observations();
+  void forget_observations();
+  void stop_drafting(Schedule& schedule);
+  void stop_drafting(std::span<ScheduledRequest> scheduled);
   void expire();
   std::vector<StepOutput> finish_step(std::vector<StepOutput> outputs, std::chrono::steady_clock::time_point start);
 
@@ -124,6 +138,7 @@ class Engine::Impl {
   int32_t max_model_len_ = 0;
   KvStorage target_kv_, draft_kv_;
   std::unique_ptr<PagePool> page_pool_;
+  std::unique_ptr<FeatureRing> features_;  // null without a draft, or if the state is on the device
   // One of two loops: state on the host, with a drafter if there is a draft, or on the device.
   std::unique_ptr<Drafter> drafter_;
   std::unique_ptr<DeviceRunner> runner_;
@@ -135,9 +150,12 @@ class Engine::Impl {
   StepBatch batch_;
   std::vector<int32_t> computed_before_;  // of each request of the batch
   std::vector<Observation> observations_;
+  std::vector<RequestState*> observed_;        // the requests of observations_
+  std::unordered_set<int32_t> claimed_pages_;  // pages whose draft entries one of observations_ writes
+  int32_t num_kept_rows_ = 0;                  // rows of kept_ that observations_ refer to
   std::vector<DraftRequest> draft_requests_;
   Proposals proposals_;
-  Scratch logits_, captured_;
+  Scratch logits_, captured_, kept_;
   UploadBuffer upload_;
   RowProcessors processors_;
   RowLogprobs logprobs_;

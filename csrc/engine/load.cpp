@@ -58,12 +58,14 @@ Engine::Impl::Impl(const EngineConfig& config, Backend backend)
       draft_context_{pool_, *backend.ops, nullptr, context_.device},
       logits_(device_),
       captured_(device_),
+      kept_(device_),
       upload_(device_),
       processors_(device_, method_ == VerifyMethod::kSynthetic),
       logprobs_(device_) {
   load_models();
   make_step_loop();
   make_pages();
+  make_feature_ring();
   make_scheduler();
 }
 
@@ -137,7 +139,8 @@ void Engine::Impl::make_scheduler() {
   const Scheduler::Config config{.max_num_seqs = config_.max_num_seqs,
                                  .max_num_batched_tokens = config_.max_num_batched_tokens,
                                  .has_draft = draft_ != nullptr,
-                                 .enable_prefix_caching = config_.enable_prefix_caching};
+                                 .enable_prefix_caching = config_.enable_prefix_caching,
+                                 .features = features_.get()};
   Scheduler::Hooks hooks;
   hooks.leave = [this](const RequestState& request) {
     if (drafter_ && request.is_drafting) drafter_->release(request.slot);

@@ -8,7 +8,10 @@
 namespace eagle31rt {
 
 PagePool::PagePool(int64_t num_pages, int32_t page_size)
-    : page_size_(page_size), num_holders_(static_cast<size_t>(num_pages), 0), cache_(num_pages, page_size) {
+    : page_size_(page_size),
+      num_holders_(static_cast<size_t>(num_pages), 0),
+      generations_(static_cast<size_t>(num_pages), 0),
+      cache_(num_pages, page_size) {
   std::vector<int32_t> all(static_cast<size_t>(num_pages));
   std::iota(all.begin(), all.end(), 0);
   free_ = decltype(free_)(std::greater<>(), std::move(all));
@@ -25,6 +28,7 @@ bool PagePool::allocate(int64_t count, std::vector<int32_t>& pages) {
       free_.pop();
     }
     num_holders_[static_cast<size_t>(page)] = 1;
+    generations_[static_cast<size_t>(page)] += 1;
     pages.push_back(page);
   }
   return true;

@@ -23,6 +23,8 @@ class PagePool {
   // What allocate() can give: free and cached pages.
   int64_t num_available() const { return static_cast<int64_t>(free_.size()) + num_cached(); }
   int32_t page_size() const { return page_size_; }
+  // How often the page was given away: what it holds is new each time.
+  uint32_t generation(int32_t page) const { return generations_[static_cast<size_t>(page)]; }
   int64_t pages_for(int64_t num_entries) const { return (num_entries + page_size_ - 1) / page_size_; }
   PrefixCache& cache() { return cache_; }
   const PrefixCache& cache() const { return cache_; }
@@ -41,6 +43,7 @@ class PagePool {
  private:
   int32_t page_size_;
   std::vector<int32_t> num_holders_;
+  std::vector<uint32_t> generations_;
   std::priority_queue<int32_t, std::vector<int32_t>, std::greater<>> free_;
   PrefixCache cache_;
 };

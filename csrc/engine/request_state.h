@@ -8,7 +8,9 @@
 //   output index of tokens[i]      i - prompt_length
 //
 // KV past num_computed is garbage (rejected drafts) and unreachable. A draft that follows the request has observed
-// positions [drafts_from, num_computed); entries before first_draft_entry of its KV do not exist for it.
+// positions [drafts_from, num_observed); entries before first_draft_entry of its KV do not exist for it. It lags
+// behind, num_observed < num_computed, while drafting is off: then a step does no draft work, and catches up before it
+// drafts again (lazy_drafting.cpp).
 #pragma once
 
 #include <algorithm>
@@ -48,12 +50,15 @@ struct RequestState {
   // While it runs.
   int32_t num_computed = 0;
   std::vector<int32_t> pages;
-  int32_t first_owned_entry = 0;  // KV entries before it are the prefix cache's and never written
+  int32_t first_owned_entry = 0;  // KV entries before it are there already, or the prefix cache's: never written
   int32_t num_published = 0;      // pages that are in the prefix cache
   int32_t slot = -1;              // the drafter's, or in the state of a device; -1 = none, or run by step_simple()
   bool is_drafting = false;       // the draft follows it
   int32_t drafts_from = 0;
+  int32_t num_observed = 0;
   int32_t first_draft_entry = 1;
+  int32_t num_draft_pages = 0;         // first pages whose draft entries the prefix cache knows of, or never will
+  int32_t max_drafts_now = INT32_MAX;  // what the policy lets it draft in this step; 0 = drafting is off
   FinishReason finish_reason = FinishReason::kNone;
   SpeculationMetrics metrics;
 
@@ -71,11 +76,14 @@ struct RequestState {
   int32_t num_prefill_rows() const {
     return num_output_tokens() > 0 ? length() - 1 - num_computed : length() - num_computed;
   }
-  // The draft has a state to draft from: it observed something since it began.
+  bool draft_lags() const { return is_drafting && num_observed < num_computed; }
+  // The draft has a state to draft from: it observed something since it began, or will before it drafts.
   bool can_draft() const { return is_drafting && num_computed > drafts_from; }
   bool finished() const { return finish_reason != FinishReason::kNone; }
   // Drafts that can still be emitted: the row after the last one yields a token as well.
-  int32_t num_draft_tokens_wanted() const { return std::min(num_speculative_tokens, length_limit - length() - 1); }
+  int32_t num_draft_tokens_wanted() const {
+    return std::min({num_speculative_tokens, length_limit - length() - 1, max_drafts_now});
+  }
   // KV entries over the whole life: the last token is never fed.
   int32_t max_kv_entries() const { return length_limit - 1; }
   // KV entries for the next step with so many drafts. The entry of a draft has the index of the token that follows the
@@ -88,7 +96,7 @@ struct RequestState {
 
   // Gives up everything that is bound to its pages.
   void forget_computed() {
-    num_computed = first_owned_entry = num_published = drafts_from = 0;
+    num_computed = first_owned_entry = num_published = drafts_from = num_observed = num_draft_pages = 0;
     first_draft_entry = 1;
     is_drafting = false;
   }

@@ -142,15 +142,12 @@ bool Scheduler::take_pages(RequestState& request, const std::vector<int32_t>& ca
   return false;
 }
 
-// Of a cached prefix a draft lacks one thing, the feature of its last position, so that row is run again: its KV is
-// there and is not written.
 void Scheduler::enter(RequestState& request, const std::vector<int32_t>& cached) {
   const int32_t num_cached = static_cast<int32_t>(cached.size()) * pool_.page_size();
   request.first_owned_entry = num_cached;
   request.num_published = static_cast<int32_t>(cached.size());
-  request.num_computed = request.is_drafting ? std::max(num_cached - 1, 0) : num_cached;
-  request.drafts_from = request.num_computed;
-  request.first_draft_entry = first_draft_entry(cached);
+  request.num_computed = num_cached;
+  if (request.is_drafting) begin_following(request, cached);
   request.slot = free_slots_.back();
   free_slots_.pop_back();
   if (std::exchange(request.was_admitted, true)) return;
@@ -161,19 +158,15 @@ void Scheduler::enter(RequestState& request, const std::vector<int32_t>& cached)
   prefix_cache_hits_ += num_cached;
 }
 
-// Behind the last page without draft entries.
-int32_t Scheduler::first_draft_entry(const std::vector<int32_t>& cached) const {
-  size_t first_page = cached.size();
-  while (first_page > 0 && pool_.cache().draft_valid(cached[first_page - 1])) --first_page;
-  return std::max(static_cast<int32_t>(first_page) * pool_.page_size(), 1);
-}
-
 std::vector<ScheduledRequest> Scheduler::schedule_decode() {
   std::vector<ScheduledRequest> scheduled;
   scheduled.reserve(running_.size());
   for (const auto& request : running_) {
     if (!request->decoding()) continue;
-    const int32_t drafts = request->can_draft() ? drafts_with_pages(*request) : 0;
+    const bool drafts_wanted = request->can_draft() && request->num_draft_tokens_wanted() > 0;
+    const bool can_draft = drafts_wanted && resume_drafting(*request);
+    if (!request->decoding()) continue;  // it runs rows again
+    const int32_t drafts = can_draft ? drafts_with_pages(*request) : 0;
     scheduled.push_back({.request = request.get(), .num_rows = 1 + drafts, .num_drafts = drafts});
   }
   return scheduled;
@@ -222,7 +215,10 @@ RequestState* Scheduler::schedule_alone() {
 
 void Scheduler::finish_step() {
   if (config_.enable_prefix_caching) {
-    for (const auto& request : running_) publish(*request);
+    for (const auto& request : running_) {
+      publish(*request);
+      publish_draft_entries(*request);
+    }
   }
   retire_finished();
 }
@@ -240,13 +236,15 @@ void Scheduler::publish_page(RequestState& request, int32_t index) {
   const int32_t parent = index == 0 ? PrefixCache::kNone : request.pages[static_cast<size_t>(index - 1)];
   const auto page_size = static_cast<size_t>(pool_.page_size());
   const auto token_ids = std::span(request.tokens).subspan(static_cast<size_t>(index) * page_size, page_size);
-  const bool draft_valid = request.is_drafting && std::max(index * pool_.page_size(), 1) >= request.first_draft_entry;
+  const bool draft_valid = request.is_drafting && std::max(index * pool_.page_size(), 1) >= request.first_draft_entry &&
+                           (index + 1) * pool_.page_size() <= request.num_observed + 1;
   const int32_t published = cache.find(parent, token_ids);
   if (published == PrefixCache::kNone) return cache.publish(page, parent, token_ids, draft_valid);
   if (draft_valid && !cache.draft_valid(published)) {
     hooks_.copy_draft_page(page, published);  // nobody reads it yet: its holders draft without it
     cache.set_draft_valid(published);
   }
+  if (config_.features != nullptr) config_.features->move(page, published);
   pool_.share(published);
   pool_.release(std::exchange(page, published));
 }

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "eagle31rt/engine.h"
+#include "engine/feature_ring.h"
 #include "engine/page_pool.h"
 #include "engine/request_state.h"
 #include "engine/step_batch.h"
@@ -43,6 +44,7 @@ class Scheduler {
     int32_t max_num_batched_tokens;
     bool has_draft;
     bool enable_prefix_caching;
+    FeatureRing* features;  // null: none are kept
   };
   // What happens outside of the page numbers.
   struct Hooks {
@@ -57,6 +59,8 @@ class Scheduler {
   bool contains(int64_t request_id) const { return requests_.contains(request_id); }
   bool cancel(int64_t request_id);
   bool empty() const { return running_.empty() && waiting_.empty(); }
+  // Sets RequestState::max_drafts_now of a request, if it is there.
+  void limit_drafts(int64_t request_id, int32_t max_drafts);
   // Back to the waiting ones, if it runs.
   void preempt(int64_t request_id);
 
@@ -65,8 +69,12 @@ class Scheduler {
   Schedule schedule();
   // The oldest request alone, with all pages that it can ever need and none of the cache; null if there is none.
   RequestState* schedule_alone();
-  // The draft is another one: it has seen nothing of the running requests, and follows them from here on.
-  void restart_drafting();
+  // The draft is another one, with other features: it has seen nothing of the running requests, and follows them from
+  // here on.
+  void restart_drafting(FeatureRing* features);
+  // The first entry of the draft's KV that the request must write itself when it observes positions from num_observed
+  // on: those before are the prefix cache's, and valid.
+  int32_t first_missing_draft_entry(const RequestState& request) const;
   // After a step is committed: publishes the pages that it filled, and lets go of finished requests.
   void finish_step();
   // Ends all requests, or the running ones that are named. The outputs say why.
@@ -88,7 +96,11 @@ class Scheduler {
   bool is_being_computed(const RequestState& request, const std::vector<int32_t>& cached) const;
   bool take_pages(RequestState& request, const std::vector<int32_t>& cached);
   void enter(RequestState& request, const std::vector<int32_t>& cached);
+  void begin_following(RequestState& request, const std::vector<int32_t>& cached);
   int32_t first_draft_entry(const std::vector<int32_t>& cached) const;
+  bool resume_drafting(RequestState& request);
+  void follow_from(RequestState& request, int32_t position);
+  void publish_draft_entries(RequestState& request);
   std::vector<ScheduledRequest> schedule_decode();
   std::vector<ScheduledRequest> schedule_prompts();
   int32_t drafts_with_pages(RequestState& request);

@@ -80,15 +80,6 @@ std::vector<StepOutput> Scheduler::fail_all(const std::string& reason) {
   return outputs;
 }
 
-void Scheduler::restart_drafting() {
-  for (const auto& request : running_) {
-    if (request->slot < 0 || request->num_speculative_tokens == 0) continue;
-    request->is_drafting = true;
-    request->drafts_from = request->num_computed;
-    request->first_draft_entry = request->num_computed + 1;
-  }
-}
-
 void Scheduler::check_running(const RequestState& request) const {
   const int32_t page_size = pool_.page_size();
   E31_INVARIANT(!request.finished());
@@ -98,8 +89,10 @@ void Scheduler::check_running(const RequestState& request) const {
   E31_INVARIANT(static_cast<int64_t>(request.pages.size()) >= pool_.pages_for(request.num_computed));
   E31_INVARIANT(request.slot >= 0 || !request.is_drafting);
   if (request.slot < 0) return;
-  E31_INVARIANT(request.first_owned_entry <= request.num_published * page_size);
-  E31_INVARIANT(request.first_owned_entry <= request.num_computed + 1);
+  E31_INVARIANT(request.first_owned_entry < request.length());
+  if (request.is_drafting) {
+    E31_INVARIANT(request.drafts_from <= request.num_observed && request.num_observed <= request.num_computed);
+  }
   if (!config_.enable_prefix_caching) E31_INVARIANT(request.num_published == 0);
   const PrefixCache& cache = pool_.cache();
   for (int32_t i = 0; i < static_cast<int32_t>(request.pages.size()); ++i) {
@@ -111,7 +104,8 @@ void Scheduler::check_running(const RequestState& request) const {
         std::span(request.tokens).subspan(static_cast<size_t>(i * page_size), static_cast<size_t>(page_size));
     E31_INVARIANT(cache.find(parent, ids) == page);
     const bool has_entries = (i + 1) * page_size > 1;  // entry 0 holds nothing
-    const bool is_visible = request.is_drafting && std::max(i * page_size, 1) >= request.first_draft_entry;
+    const bool is_visible = request.is_drafting && std::max(i * page_size, 1) >= request.first_draft_entry &&
+                            (i + 1) * page_size <= request.num_observed + 1;
     if (has_entries && is_visible) E31_INVARIANT(cache.draft_valid(page));
   }
 }

@@ -21,11 +21,10 @@
 namespace eagle31rt {
 
 void Engine::Impl::begin_drafting(const RequestState& request) {
-  if (request.is_drafting) drafter_->begin(request.slot, request.num_computed, request.first_draft_entry);
+  if (request.is_drafting) drafter_->begin(request.slot, request.num_observed, request.first_draft_entry);
 }
 
 void Engine::Impl::propose(std::vector<ScheduledRequest>& scheduled) {
-  const ScopedTimer timer(context_.profiler, Work::kDraft);
   std::vector<DraftRequest>& wanted = draft_requests_;
   wanted.clear();
   for (ScheduledRequest& entry : scheduled) {
@@ -39,12 +38,16 @@ void Engine::Impl::propose(std::vector<ScheduledRequest>& scheduled) {
                       .seed = request.params.seed,
                       .first_position = request.length()});
   }
-  if (!wanted.empty()) drafter_->propose(wanted, proposals_, draft_context_);
+  if (wanted.empty()) return;
+  const ScopedTimer timer(context_.profiler, Work::kDraft);
+  drafter_->propose(wanted, proposals_, draft_context_);
 }
 
 void Engine::Impl::forward() {
   bool capture = false;
-  for (const ScheduledRequest& entry : batch_.scheduled()) capture |= entry.request->is_drafting;
+  for (const ScheduledRequest& entry : batch_.scheduled()) {
+    capture |= entry.request->is_drafting || keeps_features(*entry.request);
+  }
   const int64_t num_logit_rows = static_cast<int64_t>(batch_.logit_rows().size());
   const Decoder::Output output{
       .logits = logits_.get(num_logit_rows * decoder_->config().vocab_size),
@@ -115,39 +118,27 @@ int32_t Engine::Impl::positions_to_observe(const RequestState& request) const {
   return request.num_shareable_entries() / config_.page_size * config_.page_size - 1;
 }
 
+// The tokens of this step are committed, so they must come out, whatever happens here.
 void Engine::Impl::observe() {
-  const ScopedTimer timer(context_.profiler, Work::kDraft);
-  std::vector<Observation>& observations = observations_;
-  observations.clear();
-  for (size_t i = 0; i < batch_.scheduled().size(); ++i) {
-    const RequestState& request = *batch_.scheduled()[i].request;
-    const int32_t first = computed_before_[i], end = positions_to_observe(request);
-    if (!request.is_drafting || end <= first) continue;
-    const int64_t first_row = batch_.forward().row_begin[i];
-    observations.push_back(
-        {.slot = request.slot,
-         .pages = request.pages,
-         .first_position = first,
-         .captured = captured_.data() + first_row * decoder_->captured_size(),
-         .next_tokens = {&request.tokens[static_cast<size_t>(first + 1)], static_cast<size_t>(end - first)}});
-  }
-  if (observations.empty()) return;
   try {
-    drafter_->observe(observations, draft_context_);
+    for (size_t i = 0; i < batch_.scheduled().size(); ++i) {
+      RequestState& request = *batch_.scheduled()[i].request;
+      const int32_t first = computed_before_[i], num_new = request.num_computed - first;
+      const int64_t first_row = batch_.forward().row_begin[i];
+      const float* captured = captured_.data() + first_row * decoder_->captured_size();
+      if (request.is_drafting && request.max_drafts_now > 0 && request.num_observed == first) {
+        const int32_t end = positions_to_observe(request);
+        if (end > first) add_observation(request, first, end, captured);
+      } else if (num_new > 0 && keeps_features(request)) {
+        features_->keep(request.pages, first, num_new, captured);
+      }
+    }
+    run_observations();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kResource) throw;
-    stop_drafting();
+    stop_drafting(batch_.scheduled());
   } catch (const std::bad_alloc&) {
-    stop_drafting();
-  }
-}
-
-// The tokens of this step are committed, so they must come out. Without memory to follow them the requests of the batch
-// go on as plain decoding does, with the same ids.
-void Engine::Impl::stop_drafting() {
-  for (const ScheduledRequest& entry : batch_.scheduled()) {
-    RequestState& request = *entry.request;
-    if (std::exchange(request.is_drafting, false)) drafter_->release(request.slot);
+    stop_drafting(batch_.scheduled());
   }
 }
 
@@ -174,6 +165,7 @@ std::vector<StepOutput> Engine::Impl::step() {
   Schedule schedule = scheduler_->schedule();
   if (schedule.empty()) return std::exchange(expired_, {});
   for (const RequestState* request : schedule.entered) begin_drafting(*request);
+  catch_up(schedule);
   std::vector<ScheduledRequest>& scheduled = schedule.decode;
   {
     const ScopedTimer timer(profiler_of_passes(), Work::kOther);

@@ -32,6 +32,9 @@ std::vector<StepOutput> Engine::Impl::step_on_device() {
   }
   std::vector<StepOutput> outputs = commit(schedule.decode, runner_->results());
   for (StepOutput& output : commit(schedule.prompts, runner_->results())) outputs.push_back(std::move(output));
+  for (const auto* list : {&schedule.decode, &schedule.prompts}) {
+    for (const ScheduledRequest& entry : *list) entry.request->num_observed = entry.request->num_computed;
+  }
   return finish_step(std::move(outputs), start);
 }
 

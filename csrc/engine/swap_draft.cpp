@@ -48,7 +48,8 @@ void Engine::Impl::swap_draft(const std::string& directory) {
   draft_kv_ = std::move(kv);
   config_.draft = directory;
   page_pool_->cache().clear_draft_valid();
-  scheduler_->restart_drafting();
+  make_feature_ring();
+  scheduler_->restart_drafting(features_.get());
   for (const auto& request : scheduler_->running()) {
     if (request->slot < 0) continue;
     if (runner_) runner_->enter(*request);

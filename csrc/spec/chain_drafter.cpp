@@ -48,7 +48,8 @@ void ChainDrafter::observe(std::span<const Observation> observations, ExecutionC
     E31_INVARIANT(slot(observation.slot).in_use);
     E31_INVARIANT(slot(observation.slot).num_observed == observation.first_position);
     batch_.add_request(observation.next_tokens, observation.pages, config_.page_size, observation.first_position + 1,
-                       slot(observation.slot).first_visible_entry, kPositionOffset);
+                       slot(observation.slot).first_visible_entry, kPositionOffset,
+                       {.begin = observation.first_written_entry});
   }
   // Rejected rows lie between the requests' features: close up, so that fc is streamed once for all of them.
   float* captured = captured_.get(batch_.num_rows() * captured_size);

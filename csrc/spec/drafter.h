@@ -27,6 +27,7 @@ struct Observation {
   int32_t first_position;                // equals the number of positions observed so far
   const float* captured;                 // [next_tokens.size(), captured size]
   std::span<const int32_t> next_tokens;  // token at first_position + i + 1
+  int32_t first_written_entry = 0;       // KV entries before it are there already, or made by others in this call
 };
 
 struct DraftRequest {

@@ -21,6 +21,7 @@ class EngineConfig:
     device: str  # cpu | cuda | cuda:N
     gpu_memory_utilization: float  # (0, 1]
     enforce_eager: bool  # no graphs
+    kept_features_memory_bytes: int  # -1: an eighth of the target's KV cache
     decode_state: str  # auto | host | device
     num_speculative_tokens: int  # upper bound K, 0..16
     rejection_sample_method: str  # equality | standard | block | synthetic

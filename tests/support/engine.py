@@ -22,6 +22,7 @@ class Request:
     cancel_at: int | None = None  # the step before which it is cancelled
     priority: int = 0  # lower runs first
     preempt_at: tuple[int, ...] = ()  # the steps before which it is preempted, if it runs
+    limits: tuple[tuple[int, int], ...] = ()  # (step, most drafts a step from then on); 0: drafting is off
 
 
 Logprobs = tuple[int, float, int, list[int], list[float]]  # id, log-probability, rank; most probable ids and theirs
@@ -139,6 +140,9 @@ def serve(engine: _core.Engine, requests: Sequence[Request], simple: bool = Fals
         for index, request in enumerate(requests):
             if step in request.preempt_at:
                 _testing.preempt(engine, index)
+            for at, max_drafts in request.limits:
+                if step == at:
+                    _testing.limit_drafts(engine, index, max_drafts)
         outputs = engine.step_simple() if simple else engine.step()
         engine.check()
         assert len({output.request_id for output in outputs}) == len(outputs), "two outputs of one request in a step"

@@ -24,6 +24,7 @@ DETERMINISTIC = settings(
     max_examples=500,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+_OFF_AND_ON = tuple((step, step % 3 * 2) for step in range(40))  # drafting is off in every third step
 Traffic = tuple[list[Request], list[int], dict[str, Any]]
 
 
@@ -110,7 +111,8 @@ def _requests(draw: st.DrawFn) -> Request:
     arrival = draw(st.sampled_from([0, 0, 0, 1, 2, 5, 9]))
     priority = draw(st.sampled_from([0, 0, 0, -3, 7]))
     preempt_at = draw(st.sampled_from([(), (), (2,), (1, 4, 6), tuple(range(3, 40, 3))]))
-    return Request(prompt, params, arrival, cancel, priority, preempt_at)
+    limits = draw(st.sampled_from([(), (), ((0, 0), (9, 8)), ((4, 0), (12, 8), (15, 0), (22, 3)), _OFF_AND_ON]))
+    return Request(prompt, params, arrival, cancel, priority, preempt_at, limits)
 
 
 @st.composite
@@ -124,6 +126,7 @@ def traffic(draw: st.DrawFn) -> Traffic:
         "max_num_batched_tokens": draw(st.sampled_from([1, 7, 16, 40, 64, 512])),
         "enable_prefix_caching": draw(st.sampled_from([True, True, False])),
         "num_threads": draw(st.sampled_from([1, 1, 2])),
+        "kept_features_memory_bytes": draw(st.sampled_from([-1, -1, 0, 20000])),
         "sequences": draw(st.sampled_from([1, 3, 16])),  # room in the KV pool
     }
     return requests, stops, engine

@@ -32,6 +32,9 @@ struct EngineConfig {
   std::string rejection_sample_method = "equality";  // equality | standard | block | synthetic
   std::string draft_sample_method = "greedy";        // greedy | probabilistic (standard and block only)
   std::vector<double> synthetic_acceptance_rates;    // synthetic: P(first i + 1 drafts accepted), K of them
+  // For features of the target that the draft did not observe because drafting was off for a while; -1: an eighth of
+  // the target's KV cache. What does not fit is computed again or missed, which costs acceptance, never an id.
+  int64_t kept_features_memory_bytes = -1;
   // Draft overrides; see the draft's errors for when they are needed.
   std::vector<int32_t> capture_layers;  // canonical: k = residual stream after k layers
   std::string layer_id_convention;      // "" | residual_index | layer_output
