@@ -1,12 +1,11 @@
 """Drafting that is off for a while costs no draft work, and goes on as if it had never been off.
 
 The engine with its state on the device always lets the draft follow, so with the same limits in the same steps it gives
-the rounds that a draft without a gap would have given. Drafts are drawn here: one bit of a draft's KV soon shows in them.
+the rounds that a draft without a gap would have given. Drafts are drawn here: one bit of a draft's KV soon shows.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
