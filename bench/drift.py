@@ -30,8 +30,8 @@ from common import make_engine, make_params, provenance, write_result
 
 from eagle31rt import _core, _testing
 from eagle31rt.tokenizer import Tokenizer
-from eagle31rt.training.head import Projections
-from eagle31rt.training.llama_head import LlamaHead
+from eagle31rt.training.attention import Projections
+from eagle31rt.training.head import DraftHead
 from eagle31rt.training.load import load_head
 from eagle31rt.training.target import TargetSizes, TargetTensors
 from eagle31rt.training.unroll import Batch, Chains, Slots, causal_attention
@@ -101,7 +101,7 @@ def measure(weights: torch.Tensor, feedback: torch.Tensor, newest: torch.Tensor,
 
 
 @torch.no_grad()
-def drift(head: LlamaHead, batch: Batch, first_anchor: int, depth: int) -> list[dict[str, float]]:
+def drift(head: DraftHead, batch: Batch, first_anchor: int, depth: int) -> list[dict[str, float]]:
     """One conversation; anchors are all slots from first_anchor on whose chain of `depth` fits."""
     slots = Slots(batch)
     anchors = torch.arange(first_anchor, len(slots.row) - depth)

@@ -11,23 +11,30 @@ from support.engine import run_decoder
 
 torch = pytest.importorskip("torch")
 from eagle31rt.errors import CheckpointError  # noqa: E402
+from eagle31rt.training.attention import GroupedSizes  # noqa: E402
 from eagle31rt.training.closed_form import closed_form_start  # noqa: E402
-from eagle31rt.training.head import HeadSizes  # noqa: E402
-from eagle31rt.training.llama_head import LlamaHead  # noqa: E402
+from eagle31rt.training.head import DraftHead, HeadSizes  # noqa: E402
+from eagle31rt.training.latent_attention import LatentSizes  # noqa: E402
 from eagle31rt.training.losses import Teacher, choose_anchors, step_losses, weighted_loss  # noqa: E402
+from eagle31rt.training.rope import Rope  # noqa: E402
 from eagle31rt.training.target import TargetSizes, TargetTensors  # noqa: E402
 from eagle31rt.training.unroll import Batch, Slots, unroll  # noqa: E402
 
 pytestmark = pytest.mark.dev
 
 HIDDEN, VOCAB, DRAFT_VOCAB, STEPS = 16, 40, 24, 4
-SIZES = HeadSizes(HIDDEN, 24, 4, 2, 8, VOCAB, DRAFT_VOCAB, 128, 1e-5, 1e4, (1, 2), fc_norm=True, norm_output=True)
+GQA, MLA = GroupedSizes(num_kv_heads=2, head_dim=8), LatentSizes(16, 24, 8, 8, 16)
 LENGTHS = [9, 30, 2, 14]
 
 
-def make_head(seed: int = 0) -> LlamaHead:
-    torch.manual_seed(seed)
-    return LlamaHead(SIZES, torch.randn(VOCAB, HIDDEN), max_tokens=64)
+def head_sizes(attention: GroupedSizes | LatentSizes, hidden: int = HIDDEN) -> HeadSizes:
+    rope = Rope(1e4, interleaved=isinstance(attention, LatentSizes))
+    return HeadSizes(hidden, 24, 4, attention, VOCAB, DRAFT_VOCAB, 128, 1e-5, rope, (1, 2), True, True)
+
+
+def make_head(attention: GroupedSizes | LatentSizes = GQA) -> DraftHead:
+    torch.manual_seed(0)
+    return DraftHead(head_sizes(attention), torch.randn(VOCAB, HIDDEN), max_tokens=64)
 
 
 def make_batch(seed: int = 1) -> Batch:
@@ -43,7 +50,7 @@ def make_teacher() -> Teacher:
     return Teacher(torch.randn(DRAFT_VOCAB, HIDDEN, generator=torch.Generator().manual_seed(2)), 1e-5)
 
 
-def plain_losses(head: LlamaHead, teacher: Teacher, batch: Batch, anchors: torch.Tensor) -> list[torch.Tensor]:
+def plain_losses(head: DraftHead, teacher: Teacher, batch: Batch, anchors: torch.Tensor) -> list[torch.Tensor]:
     """Position by position, with torch's own cross-entropy: the mean of every step."""
     slots = Slots(batch)
     ends = np.cumsum(batch.lengths)
@@ -60,8 +67,9 @@ def plain_losses(head: LlamaHead, teacher: Teacher, batch: Batch, anchors: torch
     return result
 
 
-def test_loss_and_gradient() -> None:
-    head, teacher, batch = make_head(), make_teacher(), make_batch()
+@pytest.mark.parametrize("attention", [GQA, MLA], ids=["gqa", "mla"])
+def test_loss_and_gradient(attention: GroupedSizes | LatentSizes) -> None:
+    head, teacher, batch = make_head(attention), make_teacher(), make_batch()
     losses = step_losses(head, teacher, batch, STEPS, 1.0, torch.Generator().manual_seed(3))
     weighted_loss(losses, 0.8).backward()
     gradients = {name: parameter.grad.clone() for name, parameter in head.named_parameters()}
@@ -93,9 +101,10 @@ def test_bfloat16_products_change_little() -> None:
         assert (rounded_gradients[name] - gradient).norm() < 0.03 * gradient.norm(), name
 
 
-def test_chains_do_not_see_each_other() -> None:
+@pytest.mark.parametrize("attention", [GQA, MLA], ids=["gqa", "mla"])
+def test_chains_do_not_see_each_other(attention: GroupedSizes | LatentSizes) -> None:
     """Any subset of anchors gives each chain the same states."""
-    head, batch = make_head(), make_batch()
+    head, batch = make_head(attention), make_batch()
     slots = Slots(batch)
     anchors = choose_anchors(batch, slots, 1.0, torch.Generator().manual_seed(3))
     with torch.no_grad():
@@ -134,12 +143,12 @@ def test_anchors_are_a_share_of_what_counts() -> None:
 
 
 @pytest.mark.parametrize("num_ids", [1, 3, 30])
-def test_closed_form_starts_from_little_data(num_ids: int) -> None:
+@pytest.mark.parametrize("attention", [GQA, MLA], ids=["gqa", "mla"])
+def test_closed_form_starts_from_little_data(attention: GroupedSizes | LatentSizes, num_ids: int) -> None:
     """Fewer different tokens than dimensions: moments whose smallest eigenvalues float32 sums leave below zero."""
     hidden = 256
-    sizes = HeadSizes(hidden, 24, 4, 2, 8, VOCAB, DRAFT_VOCAB, 128, 1e-5, 1e4, (1, 2), fc_norm=True, norm_output=True)
     torch.manual_seed(0)
-    head = LlamaHead(sizes, torch.randn(VOCAB, hidden), max_tokens=64)
+    head = DraftHead(head_sizes(attention, hidden), torch.randn(VOCAB, hidden), max_tokens=64)
     n = 60
     batches = [
         Batch(torch.arange(n) % num_ids, torch.ones(n).bool(), torch.randn(n, 2 * hidden), torch.randn(n, hidden), [n])
@@ -147,7 +156,9 @@ def test_closed_form_starts_from_little_data(num_ids: int) -> None:
     ]
     assert closed_form_start(head, batches, 0) == 8 * (n - 2)
     assert all(torch.isfinite(parameter).all() for parameter in head.parameters())
-    assert head.midlayer.self_attn.v_proj.weight[:, :hidden].abs().max() > 1e-3
+    own = head.midlayer.self_attn
+    values = own.kv_a_proj_with_mqa if attention is MLA else own.v_proj
+    assert values.weight[:, :hidden].abs().max() > 1e-3
 
 
 def test_closed_form_refuses_states_that_are_not_finite() -> None:

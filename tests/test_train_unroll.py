@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.checkpoints import DraftSpec, TargetSpec, write_draft, write_target
+from support.deepseek import DeepseekSizes
 from support.engine import run_decoder, run_draft
 
 torch = pytest.importorskip("torch")
@@ -20,12 +21,25 @@ pytestmark = pytest.mark.dev
 
 TARGET = TargetSpec(num_layers=7, max_position_embeddings=256)
 NUM_STEPS = 6
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 8.0}
+# As Kimi K2's: cosine and sine stay, scores grow by (0.1 ln 64 + 1)^2.
+_KIMI_YARN = {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 8, "mscale": 1, "mscale_all_dim": 1}
 DRAFTS = {
     "eagle3": DraftSpec(draft_vocab_size=70, head_dim=8),
     "eagle3.1": DraftSpec(draft_vocab_size=70, head_dim=8, fc_norm=True, norm_output=True),
     "whole-vocabulary": DraftSpec(head_dim=8, own_head=True, fc_norm=True, norm_output=True),
     "wide-heads": DraftSpec(draft_vocab_size=50, head_dim=24, num_heads=4, num_kv_heads=1, norm_output=True),
     "small-epsilon": DraftSpec(draft_vocab_size=70, head_dim=8, rms_norm_eps=0.03, rope_theta=70.0),
+    "yarn": DraftSpec(draft_vocab_size=70, head_dim=8, rope_theta=70.0, rope_scaling=_YARN),
+    "yarn-not-truncated": DraftSpec(
+        draft_vocab_size=70, head_dim=8, rope_theta=70.0, rope_scaling={**_YARN, "truncate": False}
+    ),
+    "mla": DraftSpec(draft_vocab_size=70, graph="deepseek", fc_norm=True, norm_output=True, rms_norm_eps=0.03),
+    "mla-one-query-projection": DraftSpec(
+        draft_vocab_size=70, graph="deepseek", latent=DeepseekSizes(q_lora_rank=None, kv_lora_rank=16, value=24)
+    ),
+    "mla-yarn": DraftSpec(draft_vocab_size=70, graph="deepseek", rope_theta=70.0, rope_scaling=_KIMI_YARN),
+    "mla-halves": DraftSpec(draft_vocab_size=70, graph="deepseek", config={"rope_interleave": False}),
 }
 _KEYS = {"max_position_embeddings": 256}
 # Engine and trainer both compute in float32, in different orders; the largest logits are about 10.
@@ -34,7 +48,8 @@ _TOLERANCE = 2e-4
 
 def _pair(tmp_path: Path, spec: DraftSpec) -> tuple[Path, Path]:
     target = write_target(tmp_path / "target", TARGET, seed=3)
-    return target.directory, write_draft(tmp_path / "draft", target, replace(spec, config=_KEYS), seed=4).directory
+    spec = replace(spec, config={**_KEYS, **spec.config})
+    return target.directory, write_draft(tmp_path / "draft", target, spec, seed=4).directory
 
 
 def _batch(target: Path, sequences: list[list[int]], capture_layers: tuple[int, ...]) -> Batch:

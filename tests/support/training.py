@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.successor import write_successor_target
+from support.checkpoints import TargetSpec
+from support.successor import TARGET, write_successor_target
 from support.tiny_tokenizer import write_tiny_tokenizer
 
 _TEMPLATE = (
@@ -29,9 +30,9 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def write_training_target(directory: Path) -> Path:
+def write_training_target(directory: Path, spec: TargetSpec = TARGET) -> Path:
     """The successor target with a tokenizer, and a chat template that writes a turn in one way only."""
-    write_successor_target(directory)
+    write_successor_target(directory, spec)
     write_tiny_tokenizer(directory)
     path = directory / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": _TEMPLATE}))

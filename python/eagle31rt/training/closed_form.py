@@ -13,12 +13,15 @@ import torch
 import torch.nn.functional as F
 
 from eagle31rt.errors import CheckpointError
-from eagle31rt.training.llama_head import LlamaHead
+from eagle31rt.training.attention import GroupedAttention
+from eagle31rt.training.head import DraftHead
+from eagle31rt.training.latent_attention import LatentAttention
 from eagle31rt.training.unroll import Batch, Slots
 
 MAX_ROWS = 400_000  # 60,000 rows of 190 conversations fit those: agreement 0.41 there and 0.31 elsewhere (135 M target)
 _RIDGE = 0.01  # relative to the variance of a standardised input
 _QUIET = 0.1  # factor of what should barely speak at the start
+_FLOOR = 0.01  # of the largest scale: what a latent keeps of directions that hardly matter
 _SELF_SCORE = 9.0  # attention score of a slot with itself, in units of its norm: softmax puts nearly all weight there
 
 
@@ -40,7 +43,7 @@ class _Moments:
         self.rows += len(inputs)
 
 
-def _add_batch(moments: _Moments, head: LlamaHead, batch: Batch) -> None:
+def _add_batch(moments: _Moments, head: DraftHead, batch: Batch) -> None:
     epsilon = head.sizes.rms_norm_eps
     slots = Slots(batch)
     inside = slots.tokens_left >= 2
@@ -63,7 +66,7 @@ def _solve(moments: _Moments) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def closed_form_start(head: LlamaHead, batches: Iterable[Batch], seed: int) -> int:
+def closed_form_start(head: DraftHead, batches: Iterable[Batch], seed: int) -> int:
     """Sets the head's weights from about MAX_ROWS positions of `batches`; returns how many were used."""
     hidden = head.sizes.hidden_size
     width = len(head.sizes.capture_layers) * hidden
@@ -99,23 +102,33 @@ def _root(covariance: torch.Tensor) -> torch.Tensor:
         ridge *= 10.0
 
 
-def _set_attention(head: LlamaHead, coefficients: torch.Tensor, covariance: torch.Tensor, seed: int) -> None:
+def _set_attention(head: DraftHead, coefficients: torch.Tensor, covariance: torch.Tensor, seed: int) -> None:
     """`coefficients` [hidden, hidden] of the embedding, whose second moments are `covariance`."""
-    sizes, attention = head.sizes, head.midlayer.self_attn
-    hidden, head_dim = sizes.hidden_size, sizes.head_dim
+    attention = head.midlayer.self_attn
+    singular, basis = torch.linalg.svd(_root(covariance).t() @ coefficients)[1:]
+    basis = basis.t()  # columns: output directions, those that matter most first
+    generator = torch.Generator().manual_seed(seed)
+    attention.o_proj.weight.mul_(_QUIET)
+    if isinstance(attention, LatentAttention):
+        _set_latent(attention, coefficients @ basis, singular, basis, generator)
+    elif isinstance(attention, GroupedAttention):
+        _set_grouped(attention, coefficients, basis, generator)
+
+
+def _set_grouped(
+    attention: GroupedAttention, coefficients: torch.Tensor, basis: torch.Tensor, generator: torch.Generator
+) -> None:
+    hidden, head_dim, kv_heads = len(basis), attention.sizes.head_dim, attention.sizes.num_kv_heads
     device = attention.o_proj.weight.device
-    root = _root(covariance)
-    rank = min(hidden, sizes.num_kv_heads * head_dim)
-    basis = torch.linalg.svd(root.t() @ coefficients)[2][:rank].t()  # [hidden, rank] output directions that matter most
+    rank = min(hidden, kv_heads * head_dim)
+    basis = basis[:, :rank]
     values = (coefficients @ basis).t().float().to(device)  # [rank, hidden]
     attention.v_proj.weight[:, hidden:].mul_(_QUIET)
     attention.v_proj.weight[:rank, :hidden] = values
-    attention.o_proj.weight.mul_(_QUIET)
     attention.q_proj.weight.mul_(0.5)
     attention.k_proj.weight.mul_(0.5)
-    generator = torch.Generator().manual_seed(seed)
-    group = sizes.num_heads // sizes.num_kv_heads
-    for kv_head in range(sizes.num_kv_heads):
+    group = attention.q_proj.out_features // attention.k_proj.out_features
+    for kv_head in range(kv_heads):
         rows = slice(kv_head * head_dim, (kv_head + 1) * head_dim)
         columns = slice(kv_head * group * head_dim, kv_head * group * head_dim + head_dim)
         # E|R x|^2 = head_dim * sigma^2 * hidden for an x of unit RMS; as a score it is scaled by head_dim^-0.5.
@@ -125,3 +138,52 @@ def _set_attention(head: LlamaHead, coefficients: torch.Tensor, covariance: torc
         attention.q_proj.weight[columns, :hidden] = projection
         part = basis[:, kv_head * head_dim : min(rank, (kv_head + 1) * head_dim)].float().to(device)
         attention.o_proj.weight[:, columns.start : columns.start + part.shape[1]] = part
+
+
+def _set_latent(
+    attention: LatentAttention,
+    projection: torch.Tensor,
+    singular: torch.Tensor,
+    basis: torch.Tensor,
+    generator: torch.Generator,
+) -> None:
+    """projection [hidden, hidden]: of an embedding to the directions `basis` [hidden, hidden]; singular [hidden]: the
+    RMS of what comes out there.
+
+    The latent passes a norm, which would divide every token by another number: it is whitened, so that its RMS differs
+    little, and the up projection restores the scales. The same latent, seen through a random matrix, is key and query.
+    """
+    sizes, hidden = attention.sizes, len(basis)
+    device = attention.o_proj.weight.device
+    nope, value = sizes.qk_nope_head_dim, sizes.v_head_dim
+    num_heads = attention.o_proj.in_features // value
+    rank = min(hidden, sizes.kv_lora_rank, num_heads * value)
+    scales = singular[:rank] + _FLOOR * singular[0]
+    whitened = (projection[:, :rank] / scales).t().float().to(device)  # [rank, hidden]
+    spread = ((singular[:rank] / scales) ** 2).sum() / sizes.kv_lora_rank  # mean square of the latent
+    scales = (scales * spread.sqrt()).float().to(device)
+    attention.kv_a_proj_with_mqa.weight.mul_(_QUIET)
+    attention.kv_a_proj_with_mqa.weight[:rank, :hidden] = whitened
+    up = attention.kv_b_proj.weight.view(num_heads, nope + value, -1)
+    own = min(rank, sizes.q_lora_rank or rank)  # of the latent's directions, those that the query has, too
+    if sizes.q_lora_rank is None:
+        queries, latent = attention.q_proj.weight, whitened
+    else:
+        attention.q_a_proj.weight.mul_(_QUIET)
+        attention.q_a_proj.weight[:own, :hidden] = whitened[:own]
+        queries, latent = attention.q_b_proj.weight, torch.eye(own, attention.q_a_proj.out_features, device=device)
+    queries = queries.view(num_heads, sizes.key_size, -1)
+    queries.mul_(_QUIET)
+    for head in range(num_heads):
+        first = head * value
+        part = min(value, max(0, rank - first))
+        # E|R c|^2 = nope * sigma^2 * kv_lora_rank for a latent c of unit RMS.
+        sigma = (_SELF_SCORE / (attention.scale * nope * sizes.kv_lora_rank)) ** 0.5
+        random = (torch.randn(nope, own, generator=generator) * sigma).to(device)
+        up[head, :nope] = 0.0
+        up[head, :nope, :own] = random
+        queries[head, :nope, : latent.shape[1]] = random @ latent
+        up[head, nope : nope + part] = 0.0
+        up[head, nope : nope + part, first : first + part] = torch.diag(scales[first : first + part])
+        columns = slice(first, first + part)
+        attention.o_proj.weight[:, columns] = basis[:, columns].float().to(device)

@@ -12,7 +12,15 @@ from rich.console import Console
 
 from eagle31rt.errors import InvalidArgumentError, UnsupportedError
 from eagle31rt.model_source import model_directory
-from eagle31rt.training.settings import PRECISIONS, VARIANTS, DataSettings, HeadSettings, LoopSettings, TrainSettings
+from eagle31rt.training.settings import (
+    ATTENTIONS,
+    PRECISIONS,
+    VARIANTS,
+    DataSettings,
+    HeadSettings,
+    LoopSettings,
+    TrainSettings,
+)
 
 # Option -> (settings class that has the field of this name, type, help). Defaults are the fields' own.
 _OPTIONS: dict[str, tuple[type, Any, str]] = {
@@ -54,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--documents", metavar="PATH", help=text)
     parser.add_argument("--resume", action="store_true", help="go on with what the work folder holds")
     parser.add_argument("--variant", choices=VARIANTS, default=VARIANTS[0], help=f"default {VARIANTS[0]}")
+    text = "of the head: gqa (grouped queries), mla (multi-head latent attention) or auto (default): as the target"
+    parser.add_argument("--attention", choices=ATTENTIONS, default="auto", help=text)
     parser.add_argument("--capture-layers", type=int, nargs="+", default=[], metavar="K", help="default 2, N//2, N-3")
     text = "learn from answers only, not from the tokens of prompts"
     parser.add_argument("--answers-only", action="store_true", help=text)

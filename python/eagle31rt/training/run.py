@@ -25,13 +25,13 @@ from eagle31rt.training.evaluation import Acceptance
 from eagle31rt.training.export import export_head
 from eagle31rt.training.features import FeatureCache, FeatureSettings
 from eagle31rt.training.generation import Generator
-from eagle31rt.training.head import HeadSizes
-from eagle31rt.training.llama_head import LlamaHead
+from eagle31rt.training.head import DraftHead, HeadSizes
 from eagle31rt.training.losses import Teacher
 from eagle31rt.training.manifest import FORMAT, Manifest, locked, settle_manifest, settle_prompts, target_identity
 from eagle31rt.training.places import check_places
 from eagle31rt.training.prompts import Messages, read_prompt_file
-from eagle31rt.training.settings import DataSettings, HeadSettings, TrainSettings, identity
+from eagle31rt.training.settings import DataSettings, TrainSettings, identity
+from eagle31rt.training.sizes import head_sizes
 from eagle31rt.training.target import TargetSizes, TargetTensors
 from eagle31rt.training.trainer import Figures, Trainer
 from eagle31rt.training.vocabulary import choose_vocabulary, count_tokens, coverage
@@ -139,35 +139,6 @@ def check_longest(store: ConversationStore, max_tokens: int) -> None:
             )
 
 
-def head_sizes(settings: HeadSettings, target: TargetSizes) -> HeadSizes:
-    layers = settings.capture_layers or target.default_capture_layers()
-    ascending = list(layers) == sorted(set(layers)) and layers[0] >= 0 and layers[-1] <= target.num_layers
-    if not ascending:
-        raise InvalidArgumentError(f"--capture-layers must ascend within 0 to {target.num_layers}, got {list(layers)}")
-    default = target.num_layers >= 6 and layers == target.default_capture_layers()
-    if not default and layers[-1] != target.num_layers:
-        raise InvalidArgumentError(
-            f"--capture-layers {list(layers)} could be read in two ways by engines (k or k - 1): "
-            f"take the default, or let the last one be {target.num_layers}"
-        )
-    updated = settings.variant == "eagle3.1"
-    return HeadSizes(
-        hidden_size=target.hidden_size,
-        intermediate_size=settings.intermediate_size or target.intermediate_size,
-        num_heads=target.num_heads,
-        num_kv_heads=target.num_kv_heads,
-        head_dim=target.head_dim,
-        vocab_size=target.vocab_size,
-        draft_vocab_size=min(settings.draft_vocab_size, target.vocab_size),
-        max_position_embeddings=target.max_position_embeddings,
-        rms_norm_eps=target.rms_norm_eps,
-        rope_theta=target.rope_theta,
-        capture_layers=tuple(layers),
-        fc_norm=updated,
-        norm_output=updated,
-    )
-
-
 def make_trainer(
     settings: TrainSettings,
     target: TargetSizes,
@@ -185,7 +156,7 @@ def make_trainer(
     if dataset.num_training_tokens == 0:
         raise InvalidArgumentError("the conversations hold nothing to train on: give more prompts")
     torch.manual_seed(settings.loop.seed)
-    head = LlamaHead(sizes, tensors.embedding, settings.data.max_tokens + settings.loop.ttt_steps)
+    head = DraftHead(sizes, tensors.embedding, settings.data.max_tokens + settings.loop.ttt_steps)
     folded = tensors.folded_head(kept)
     with torch.no_grad():
         head.lm_head.weight.copy_(folded)  # norm.weight stays 1: the same logits, and feedback of unit RMS

@@ -12,6 +12,7 @@ from eagle31rt.errors import InvalidArgumentError
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 VARIANTS = ("eagle3.1", "eagle3")
+ATTENTIONS = ("auto", "gqa", "mla")
 STARTS = ("closed-form", "random")
 
 
@@ -20,6 +21,7 @@ class HeadSettings:
     """What the head is. A run that goes on from a checkpoint must agree with it in all of this."""
 
     variant: str = "eagle3.1"  # eagle3.1: norms of the captured states and post-norm feedback; eagle3: neither
+    attention: str = "auto"  # gqa: grouped queries; mla: multi-head latent attention; auto: as the target
     draft_vocab_size: int = 32000  # at most the target's
     intermediate_size: int | None = None  # None: the target's
     capture_layers: tuple[int, ...] = ()  # k of the residual streams R_k; empty: (2, N//2, N-3)
@@ -135,7 +137,7 @@ _RANGES = {
     "cache_gib": _Range(0, 1e9, above=True),
     "threads": _Range(0, 1024),
 }
-_CHOICES = {"variant": VARIANTS, "start": STARTS, "precision": PRECISIONS}
+_CHOICES = {"variant": VARIANTS, "attention": ATTENTIONS, "start": STARTS, "precision": PRECISIONS}
 
 
 def _check_option(name: str, value: object) -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from eagle31rt.training.head import DraftHead, Projections
+from eagle31rt.training.attention import Projections
+from eagle31rt.training.head import DraftHead
 
 
 @dataclass(frozen=True)
