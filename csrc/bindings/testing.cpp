@@ -5,6 +5,7 @@
 PYBIND11_MODULE(_testing, module) {
   eagle31rt::register_error_translation();
   eagle31rt::bind_testing_ops(module);
+  eagle31rt::bind_testing_bytes(module);
   eagle31rt::bind_testing_device(module);
   eagle31rt::bind_testing_gpu_bench(module);
   eagle31rt::bind_testing_linear(module);

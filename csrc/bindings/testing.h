@@ -6,6 +6,7 @@
 namespace eagle31rt {
 
 void bind_testing_ops(pybind11::module_& module);
+void bind_testing_bytes(pybind11::module_& module);
 void bind_testing_device(pybind11::module_& module);
 void bind_testing_gpu_bench(pybind11::module_& module);
 void bind_testing_linear(pybind11::module_& module);

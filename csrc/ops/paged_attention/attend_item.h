@@ -2,7 +2,7 @@
 // a tile that all rows and all heads of the group share; register blocks of queries (row, head) then compute on it.
 #pragma once
 
-#include "ops/paged_attention/block_kernels.h"
+#include "ops/paged_attention/attend_queries.h"
 #include "ops/paged_attention/kv_source.h"
 #include "ops/paged_attention/paged_attention.h"
 
@@ -10,22 +10,23 @@ namespace eagle31rt::E31_ISA {
 
 namespace {
 
-constexpr int kMaxQueries = 48;  // of one item; more gain nothing, the tile is then 4 % of the work
+struct CacheFunctions {
+  void (*unpack_split)(const KvHead&, int64_t start, int first, int end, KvTile&);
+  void (*gather_entries)(const KvHead&, const int64_t* index, int first, int count, KvTile&);
+};
 
-constexpr float kMinusInfinity = -__builtin_inff();
+template <typename Cache>
+constexpr CacheFunctions kCacheFunctions = {unpack_split<Cache>, gather_entries<Cache>};
+
+const CacheFunctions& cache_functions(DType dtype) {
+  if (dtype == DType::kFloat32) return kCacheFunctions<StoredFloat32>;
+  return dtype == DType::kBFloat16 ? kCacheFunctions<StoredBFloat16> : kCacheFunctions<StoredFloat16>;
+}
 
 // What one thread needs for one item. Static per thread: too large for a stack of unknown size.
-struct Workspace {
+struct Workspace : QueryState<query_stride(kMaxHeadDim)> {
   KvTile tile;
-  alignas(64) float query[kMaxQueries * kQueryStride];         // scaled
-  alignas(64) float score[kMaxQueries * kAttentionSplit];      // then the weights p
-  alignas(64) float split_output[kMaxQueries * kQueryStride];  // o of the current split
-  alignas(64) float output[kMaxQueries * kQueryStride];        // O so far
-  alignas(64) float split_max[kMaxQueries], split_sum[kMaxQueries];
-  alignas(64) float max[kMaxQueries], sum[kMaxQueries];
-  int end[kMaxQueries];  // visible positions of the current split end here
 };
-static_assert(kMaxQueries % 16 == 0, "the merge runs over whole vectors of queries");
 
 thread_local Workspace workspace;
 
@@ -60,74 +61,10 @@ int64_t visible_begin(const PagedAttentionParams& p, int64_t request, int64_t en
   return p.sliding_window > 0 && end - p.sliding_window > begin ? end - p.sliding_window : begin;
 }
 
-Lanes finite_or_zero(Lanes m) { return select(less(broadcast(kMinusInfinity), m), m, zero()); }
-
-// score[first .. end - 1] becomes the weights p; returns m and l of the split. Groups: vectors of 16 positions in use.
-template <int Groups, bool Whole>
-void softmax_groups(float* score, int first, int end, float* max, float* sum) {
-  const Lanes lowest = broadcast(kMinusInfinity);
-  Lanes x[Groups];
-  Lanes most = lowest;
-#pragma GCC unroll 4
-  for (int g = 0; g < Groups; ++g) {
-    x[g] = load(score + 16 * g);
-    if (!Whole) {
-      const LaneMask before = first_lanes(first < 16 * g ? 0 : first < 16 * g + 16 ? first - 16 * g : 16);
-      const LaneMask until = first_lanes(end < 16 * g + 16 ? end - 16 * g : 16);
-      x[g] = select(before, lowest, select(until, x[g], lowest));
-    }
-    most = maximum(most, x[g]);
-  }
-  *max = reduce_max(most);
-  const Lanes shift = finite_or_zero(broadcast(*max));
-  Lanes total = zero();
-#pragma GCC unroll 4
-  for (int g = 0; g < Groups; ++g) {
-    const Lanes p = exp(sub(x[g], shift));
-    store(score + 16 * g, p);
-    total = add(total, p);
-  }
-  *sum = reduce_add(total);
-}
-
-void softmax_split(float* score, int first, int end, float* max, float* sum) {
-  if (first == 0 && end == kAttentionSplit) return softmax_groups<4, true>(score, first, end, max, sum);
-  if (end > 48) return softmax_groups<4, false>(score, first, end, max, sum);
-  if (end > 32) return softmax_groups<3, false>(score, first, end, max, sum);
-  if (end > 16) return softmax_groups<2, false>(score, first, end, max, sum);
-  softmax_groups<1, false>(score, first, end, max, sum);
-}
-
-// m, l and o of queries begin .. end - 1 over the split's positions first .. w.end[query] - 1. w.end does not descend.
-template <typename Blocks, typename Source>
-void attend_source(Workspace& w, const KvHead& kv, const Source& source, int begin, int end, int first) {
-  for (int q = begin; q < end; q += kMaxBlock) {
-    const int count = end - q < kMaxBlock ? end - q : kMaxBlock;
-    float* score = w.score + q * kAttentionSplit;
-    Blocks::kScore[count](w.query + q * kQueryStride, source, kv.head_dim, first, w.end[q + count - 1], score);
-    for (int r = 0; r < count; ++r) {
-      softmax_split(score + r * kAttentionSplit, first, w.end[q + r], &w.split_max[q + r], &w.split_sum[q + r]);
-    }
-  }
-  for (int q = begin; q < end; q += kMaxBlock) {
-    const int count = end - q < kMaxBlock ? end - q : kMaxBlock;
-    const float* weight = w.score + q * kAttentionSplit;
-    float* output = w.split_output + q * kQueryStride;
-    // Together up to the shortest row, then each run of rows to its own end.
-    int done = w.end[q];
-    Blocks::kWeigh[count](weight, source, kv.padded_dim, first, done, false, output);
-    for (int r = 1; r < count; ++r) {
-      if (w.end[q + r] == done) continue;
-      Blocks::kWeigh[count - r](weight + r * kAttentionSplit, source, kv.padded_dim, done, w.end[q + r], true,
-                                output + r * kQueryStride);
-      done = w.end[q + r];
-    }
-  }
-}
-
 void attend_tile(Workspace& w, const KvHead& kv, int begin, int end, int first) {
-  const TileSource source = {w.tile.key, w.tile.value, kv.padded_dim};
-  attend_source<Blocks<TileSource>>(w, kv, source, begin, end, first);
+  using Source = TileSource<Workspace::kQueryStride>;
+  const Source source = {w.tile.key, w.tile.value, kv.padded_dim};
+  attend_source<Blocks<Source>>(w, source, {kv.head_dim, kv.padded_dim}, begin, end, first);
 }
 
 // Whether few enough queries share the item for reading the pages directly.
@@ -142,32 +79,7 @@ void attend_pages(Workspace& w, const KvHead& kv, int64_t start, int begin, int 
   const int64_t next = stored - start - kAttentionSplit;  // entries of the next splits
   const int next_end = next < kAttentionSplit ? static_cast<int>(next) : kAttentionSplit;
   source.next = next > 0 ? Source::locate(kv, start + kAttentionSplit, 0, next_end) : source.now;
-  attend_source<SmallBlocks<Source>>(w, kv, source, begin, end, first);
-}
-
-// Folds the split into M, L and O of queries begin .. end - 1; those of other queries keep their bits.
-void merge_split(Workspace& w, int begin, int end, int padded_dim) {
-  alignas(64) float old_scale[kMaxQueries], new_scale[kMaxQueries];
-  for (int q = begin / 16 * 16; q < end; q += 16) {
-    const Lanes old_max = load(w.max + q), split_max = load(w.split_max + q);
-    const Lanes max = maximum(old_max, split_max);
-    const Lanes shift = finite_or_zero(max);
-    const Lanes a = exp(sub(old_max, shift)), b = exp(sub(split_max, shift));
-    const LaneMask before = first_lanes(begin > q ? begin - q : 0), until = first_lanes(end - q < 16 ? end - q : 16);
-    store(w.max + q, select(before, old_max, select(until, max, old_max)));
-    const Lanes old_sum = load(w.sum + q);
-    const Lanes sum = multiply_add(old_sum, a, mul(load(w.split_sum + q), b));
-    store(w.sum + q, select(before, old_sum, select(until, sum, old_sum)));
-    store(old_scale + q, a);
-    store(new_scale + q, b);
-  }
-  for (int q = begin; q < end; ++q) {
-    const Lanes a = broadcast(old_scale[q]), b = broadcast(new_scale[q]);
-    for (int d = 0; d < padded_dim; d += 16) {
-      float* output = w.output + q * kQueryStride + d;
-      store(output, multiply_add(load(output), a, mul(load(w.split_output + q * kQueryStride + d), b)));
-    }
-  }
+  attend_source<SmallBlocks<Source>>(w, source, {kv.head_dim, kv.padded_dim}, begin, end, first);
 }
 
 void load_queries(const PagedAttentionParams& p, const Item& item, const KvHead& kv, Workspace& w) {
@@ -176,7 +88,7 @@ void load_queries(const PagedAttentionParams& p, const Item& item, const KvHead&
   for (int64_t row = item.row_begin; row < item.row_end; ++row) {
     for (int head = item.head_begin; head < item.head_end; ++head, ++q) {
       const float* source = p.query + row * p.query_stride + int64_t{head} * kv.head_dim;
-      float* query = w.query + q * kQueryStride;
+      float* query = w.query + q * Workspace::kQueryStride;
       int d = 0;
       for (; d + 16 <= kv.head_dim; d += 16) store(query + d, mul(load(source + d), scale));
       if (d < kv.head_dim) store(query + d, mul(load_partial(source + d, 8), scale));
@@ -188,7 +100,7 @@ void clear_state(const PagedAttentionParams& p, const Item& item, const KvHead& 
   for (int q = 0; q < item.num_queries(); ++q) {
     w.max[q] = p.sinks == nullptr ? kMinusInfinity : p.sinks[item.head_begin + q % item.num_heads()];
     w.sum[q] = p.sinks == nullptr ? 0.0f : 1.0f;
-    for (int d = 0; d < kv.padded_dim; d += 16) store(w.output + q * kQueryStride + d, zero());
+    for (int d = 0; d < kv.padded_dim; d += 16) store(w.output + q * Workspace::kQueryStride + d, zero());
   }
 }
 
@@ -198,7 +110,7 @@ void store_outputs(const PagedAttentionParams& p, const Item& item, const KvHead
     for (int head = item.head_begin; head < item.head_end; ++head, ++q) {
       const Lanes inverse = broadcast(1.0f / w.sum[q]);
       float* output = p.output + (row * p.num_heads + head) * kv.head_dim;
-      const float* sum = w.output + q * kQueryStride;
+      const float* sum = w.output + q * Workspace::kQueryStride;
       int d = 0;
       for (; d + 16 <= kv.head_dim; d += 16) store(output + d, mul(load(sum + d), inverse));
       if (d < kv.head_dim) store_partial(output + d, mul(load(sum + d), inverse), 8);

@@ -20,10 +20,8 @@ constexpr int kMaxBlock = 3, kNarrow = 1, kWide = 2;
 #endif
 constexpr int kFewQueries = kMaxBlock / 2;  // these take the wide blocks
 
-// Floats between queries: 17 cache lines, so that the queries of a block do not share cache sets.
-constexpr int kQueryStride = kMaxHeadDim + 16;
-
-// Where keys and values come from: TileSource or PageSource of kv_source.h.
+// Where keys and values come from is a Source: TileSource or PageSource of kv_source.h. It also says how many floats
+// lie between the queries that read it (kQueryStride).
 
 // score[r][t .. t + 16 V - 1]; query [R][kQueryStride], score [R][kAttentionSplit].
 template <int R, int V, typename Source>
@@ -40,7 +38,7 @@ void score_block(const float* query, const Source& source, int head_dim, int t, 
     for (int v = 0; v < V; ++v) k[v] = source.key(d, t + 16 * v);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const Lanes q = broadcast(query[r * kQueryStride + d]);
+      const Lanes q = broadcast(query[r * Source::kQueryStride + d]);
 #pragma GCC unroll 16
       for (int v = 0; v < V; ++v) sum[r][v] = multiply_add(q, k[v], sum[r][v]);
     }
@@ -59,7 +57,7 @@ void value_block(const float* weight, const Source& source, int d, int begin, in
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) sum[r][v] = resume ? load(output + r * kQueryStride + d + 16 * v) : zero();
+    for (int v = 0; v < V; ++v) sum[r][v] = resume ? load(output + r * Source::kQueryStride + d + 16 * v) : zero();
   }
   for (int t = begin; t < end; ++t) {
     Lanes x[V];
@@ -75,7 +73,7 @@ void value_block(const float* weight, const Source& source, int d, int begin, in
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) store(output + r * kQueryStride + d + 16 * v, sum[r][v]);
+    for (int v = 0; v < V; ++v) store(output + r * Source::kQueryStride + d + 16 * v, sum[r][v]);
   }
 }
 

@@ -77,14 +77,14 @@ void save(float* saved, const float* max, const float* sum, const float* output,
   for (int q = 0; q < num_queries; ++q, saved += padded_dim + 16) {
     saved[0] = max[q];
     saved[1] = sum[q];
-    for (int d = 0; d < padded_dim; d += 16) store(saved + 16 + d, load(output + q * kQueryStride + d));
+    for (int d = 0; d < padded_dim; d += 16) store(saved + 16 + d, load(output + q * Workspace::kQueryStride + d));
   }
 }
 void restore(const float* saved, float* max, float* sum, float* output, int num_queries, int padded_dim) {
   for (int q = 0; q < num_queries; ++q, saved += padded_dim + 16) {
     max[q] = saved[0];
     sum[q] = saved[1];
-    for (int d = 0; d < padded_dim; d += 16) store(output + q * kQueryStride + d, load(saved + 16 + d));
+    for (int d = 0; d < padded_dim; d += 16) store(output + q * Workspace::kQueryStride + d, load(saved + 16 + d));
   }
 }
 

@@ -8,7 +8,13 @@ namespace eagle31rt::E31_ISA {
 
 namespace {
 
+// Floats between queries: a cache line more than a multiple of 256 bytes, so that the queries of a block do not share
+// cache sets.
+constexpr int query_stride(int max_head_dim) { return max_head_dim + 16; }
+
+template <int kStride>
 struct TileSource {
+  static constexpr int kQueryStride = kStride;
   const float* key_tile;
   const float* value_tile;
   int value_stride;
@@ -24,6 +30,7 @@ struct TileSource {
 template <typename Cache>
 struct PageSource {
   using Storage = typename Cache::Element;
+  static constexpr int kQueryStride = query_stride(kMaxHeadDim);
   static constexpr int kGroups = kAttentionSplit / 16;
 
   struct Split {

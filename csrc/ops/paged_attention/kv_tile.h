@@ -100,19 +100,6 @@ void unpack_split(const KvHead& kv, int64_t start, int first, int end, KvTile& t
   gather_entries<Cache>(kv, index, first, end - first, tile);
 }
 
-struct CacheFunctions {
-  void (*unpack_split)(const KvHead&, int64_t start, int first, int end, KvTile&);
-  void (*gather_entries)(const KvHead&, const int64_t* index, int first, int count, KvTile&);
-};
-
-template <typename Cache>
-constexpr CacheFunctions kCacheFunctions = {unpack_split<Cache>, gather_entries<Cache>};
-
-const CacheFunctions& cache_functions(DType dtype) {
-  if (dtype == DType::kFloat32) return kCacheFunctions<StoredFloat32>;
-  return dtype == DType::kBFloat16 ? kCacheFunctions<StoredBFloat16> : kCacheFunctions<StoredFloat16>;
-}
-
 }  // namespace
 
 }  // namespace eagle31rt::E31_ISA
