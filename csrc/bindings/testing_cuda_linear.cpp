@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "bindings/testing.h"
 #include "bindings/testing_device.h"
+#include "bindings/testing_forms.h"
 #include "device/execution_context.h"
 #include "ops/cuda_backend.h"
 #include "ops/fc_norm/config.h"
@@ -47,19 +48,16 @@ Floats to_array(const SharedFloats& floats, int64_t num_rows) {
   return array;
 }
 
-// input: [num_rows, input_stride]. Returns [num_rows, output_stride], NaN where nothing was written.
-Floats cuda_linear(const Floats& weight_values, const std::string& dtype, const Floats& input,
-                   const std::optional<Floats>& bias, const std::optional<Floats>& residual, int64_t output_stride) {
-  Device& device = *testing_device("cuda");
-  const DeviceMemoryScope scope(&device);
-  const PackedWeight weight = make_weight(weight_values, dtype);
+Floats run_linear(Device& device, const PackedWeight& weight, const Floats& input, const std::optional<Floats>& bias,
+                  const std::optional<Floats>& residual, int64_t output_stride) {
+  const PackedWeightView view = weight.view();
   const int64_t num_rows = input.shape(0);
-  E31_CHECK(input.ndim() == 2 && input.shape(1) >= weight_values.shape(1) && output_stride >= weight_values.shape(0),
+  E31_CHECK(input.ndim() == 2 && input.shape(1) >= view.in_features && output_stride >= view.out_features,
             kInvalidArgument, "rows are narrower than the weight");
   const SharedFloats rows = shared_copy(input), biases = shared_copy(bias), residuals = shared_copy(residual);
   SharedFloats output(static_cast<size_t>(num_rows * output_stride), std::numeric_limits<float>::quiet_NaN());
   const LinearParams params = {.input = rows.data(),
-                               .weight = weight.view(),
+                               .weight = view,
                                .bias = data_or_null(biases),
                                .residual = data_or_null(residuals),
                                .output = output.data(),
@@ -71,6 +69,26 @@ Floats cuda_linear(const Floats& weight_values, const std::string& dtype, const 
   context.ops.linear(params, context);
   device.synchronize();
   return to_array(output, num_rows);
+}
+
+// input: [num_rows, input_stride]. Returns [num_rows, output_stride], NaN where nothing was written.
+Floats cuda_linear(const Floats& weight_values, const std::string& dtype, const Floats& input,
+                   const std::optional<Floats>& bias, const std::optional<Floats>& residual, int64_t output_stride) {
+  Device& device = *testing_device("cuda");
+  const DeviceMemoryScope scope(&device);
+  return run_linear(device, make_weight(weight_values, dtype), input, bias, residual, output_stride);
+}
+
+// The same for a quantised weight.
+Floats cuda_linear_of_codes(const CodeArray& codes, const ScaleArray& scales, const std::string& code,
+                            const std::string& scale, int32_t group_size, const std::string& dtype,
+                            const Floats& input) {
+  Device& device = *testing_device("cuda");
+  const DeviceMemoryScope scope(&device);
+  PackedWeight weight = make_case_weight(parse_floating_point_dtype(dtype), codes.shape(0), codes.shape(1),
+                                         parse_form(code, scale, group_size));
+  write_codes(weight, 0, codes, scales);
+  return run_linear(device, weight, input, std::nullopt, std::nullopt, codes.shape(0));
 }
 
 Floats cuda_fc_norm(const Floats& weight_values, const std::string& dtype, const Floats& captured,
@@ -121,6 +139,8 @@ py::dict fc_norm_config(int64_t num_rows, int64_t hidden_size) {
 void bind_testing_cuda_linear(py::module_& module) {
   module.def("cuda_linear", cuda_linear, py::arg("weight"), py::arg("dtype"), py::arg("input"), py::arg("bias"),
              py::arg("residual"), py::arg("output_stride"));
+  module.def("cuda_linear_of_codes", cuda_linear_of_codes, py::arg("codes"), py::arg("scales"), py::arg("code"),
+             py::arg("scale"), py::arg("group_size"), py::arg("dtype"), py::arg("input"));
   module.def("cuda_fc_norm", cuda_fc_norm, py::arg("weight"), py::arg("dtype"), py::arg("captured"),
              py::arg("norm_weight"), py::arg("num_chunks"), py::arg("mode"), py::arg("epsilon"));
   module.def("linear_config", linear_config, py::arg("num_rows"), py::arg("out_features"), py::arg("in_features"));

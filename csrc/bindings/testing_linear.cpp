@@ -11,8 +11,10 @@
 
 #include "base/check.h"
 #include "bindings/testing.h"
+#include "bindings/testing_forms.h"
 #include "bindings/testing_machine.h"
 #include "device/execution_context.h"
+#include "ops/op_cases.h"
 #include "ops/ops.h"
 
 namespace py = pybind11;
@@ -103,16 +105,14 @@ class WeightStream {
  public:
   // shapes: (out_features, in_features, how many)
   WeightStream(const std::vector<std::tuple<int64_t, int64_t, int>>& shapes, const std::string& dtype,
-               const std::string& isa, int num_threads)
+               const WeightForm& form, const std::string& isa, int num_threads)
       : pool_(num_threads), context_{pool_, find_ops(isa)} {
     const DType weight_dtype = parse_floating_point_dtype(dtype);
     int64_t most_in = 0, most_out = 0;
     for (const auto& [out_features, in_features, count] : shapes) {
-      std::vector<float> row(static_cast<size_t>(in_features));
-      for (size_t i = 0; i < row.size(); ++i) row[i] = 0.01f * static_cast<float>(static_cast<int>(i * 37 % 101) - 50);
       for (int i = 0; i < count; ++i) {
-        weights_.emplace_back(weight_dtype, out_features, in_features);
-        for (int64_t o = 0; o < out_features; ++o) weights_.back().write_rows(o, row.data(), DType::kFloat32, 1);
+        weights_.emplace_back(weight_dtype, out_features, in_features, WeightLayout::kPanels, form);
+        for (int64_t o = 0; o < out_features; ++o) write_case_row(weights_.back(), o, 0, 0);
       }
       most_in = std::max(most_in, in_features);
       most_out = std::max(most_out, out_features);
@@ -173,10 +173,15 @@ void bind_testing_linear(py::module_& module) {
   module.def("instruction_sets", instruction_sets,
              "Names of the operator tables that this processor can run, best first.");
   py::class_<PackedWeight>(module, "PackedWeight")
-      .def(py::init([](const std::string& dtype, int64_t out_features, int64_t in_features) {
-             return PackedWeight(parse_floating_point_dtype(dtype), out_features, in_features);
+      .def(py::init([](const std::string& dtype, int64_t out_features, int64_t in_features, const std::string& code,
+                       const std::string& scale, int32_t group_size, bool row_major) {
+             return PackedWeight(parse_floating_point_dtype(dtype), out_features, in_features,
+                                 row_major ? WeightLayout::kRowMajor : WeightLayout::kPanels,
+                                 parse_form(code, scale, group_size));
            }),
-           arg("dtype"), arg("out_features"), arg("in_features"))
+           arg("dtype"), arg("out_features"), arg("in_features"), arg("code") = "", arg("scale") = "",
+           arg("group_size") = 0, arg("row_major") = false)
+      .def("write_codes", write_codes, arg("first_row"), arg("codes"), arg("scales"))
       .def("write_rows", write_rows, arg("first_row"), arg("rows"), arg("dtype"))
       .def("packed_bytes", packed_bytes)
       .def("value", [](const PackedWeight& weight, int64_t o, int64_t k) { return packed_value(weight.view(), o, k); });
@@ -190,9 +195,14 @@ void bind_testing_linear(py::module_& module) {
              arg("epsilon"), arg("isa"), arg("num_threads"));
   module.def("rms_norm", rms_norm, arg("input"), arg("weight"), arg("epsilon"), arg("isa"));
   py::class_<WeightStream>(module, "WeightStream")
-      .def(py::init<const std::vector<std::tuple<int64_t, int64_t, int>>&, const std::string&, const std::string&,
-                    int>(),
-           arg("shapes"), arg("dtype"), arg("isa"), arg("num_threads"))
+      .def(py::init([](const std::vector<std::tuple<int64_t, int64_t, int>>& shapes, const std::string& dtype,
+                       const std::string& isa, int num_threads, const std::string& code, const std::string& scale,
+                       int32_t group_size) {
+             return std::make_unique<WeightStream>(shapes, dtype, parse_form(code, scale, group_size), isa,
+                                                   num_threads);
+           }),
+           arg("shapes"), arg("dtype"), arg("isa"), arg("num_threads"), arg("code") = "", arg("scale") = "",
+           arg("group_size") = 0)
       .def_property_readonly("num_bytes", &WeightStream::num_bytes)
       .def("multiply", &WeightStream::multiply, arg("num_rows"), py::call_guard<py::gil_scoped_release>())
       .def("read", &WeightStream::read, py::call_guard<py::gil_scoped_release>());

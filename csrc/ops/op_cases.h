@@ -34,7 +34,11 @@ struct CaseLayouts {
 };
 CaseLayouts& case_layouts();                            // of the calling thread; set while cases are made and run
 void wait_for_device(const ExecutionContext& context);  // before a case reads what its operator wrote
-PackedWeight make_case_weight(DType dtype, int64_t out_features, int64_t in_features);
+PackedWeight make_case_weight(DType dtype, int64_t out_features, int64_t in_features, const WeightForm& form = {});
+// Forms as checkpoints have them.
+inline constexpr WeightForm kFp8Form = {WeightCode::kFp8, ScaleType::kFloat32, 128};
+inline constexpr WeightForm kInt4Form = {WeightCode::kInt4, ScaleType::kBFloat16, 32};
+inline constexpr WeightForm kMxfp4Form = {WeightCode::kFp4, ScaleType::kE8M0, 32};
 
 class OpCase {
  public:
@@ -65,6 +69,10 @@ inline constexpr uint64_t kHostileRow = uint64_t{1} << 32;
 
 // Uniform in [-scale, scale), or hostile.
 void fill_row(std::span<float> values, uint64_t row_id, uint64_t stream, float scale = 1.0f);
+// Writes a row of elements within +-0.1 into a weight; into a quantised one random codes and scales. For cases' names,
+// ", int4 in groups of 32", or nothing.
+void write_case_row(PackedWeight& weight, int64_t row, uint64_t row_id, uint64_t stream);
+std::string describe_form(const WeightForm& form);
 // 64 well-mixed bits, for whatever else a row needs: lengths, ids, permutations.
 uint64_t row_hash(uint64_t row_id, uint64_t stream);
 

@@ -16,13 +16,24 @@ struct Variant {
   int32_t num_experts;
   bool has_bias;
   bool gathered;  // rows lie in their own order, else in that of places
+  WeightForm form = {};
 };
 
 // Sizes around the panel and the blocks of K as for linear; the last cuts K into two segments on CUDA.
 constexpr Variant kVariants[] = {
-    {DType::kFloat32, 40, 33, 5, true, true},    {DType::kBFloat16, 64, 64, 8, false, false},
-    {DType::kFloat16, 130, 31, 3, true, true},   {DType::kBFloat16, 192, 96, 16, true, true},
-    {DType::kFloat32, 576, 48, 2, false, false}, {DType::kBFloat16, 1100, 72, 4, false, true},
+    {DType::kFloat32, 40, 33, 5, true, true},
+    {DType::kBFloat16, 64, 64, 8, false, false},
+    {DType::kFloat16, 130, 31, 3, true, true},
+    {DType::kBFloat16, 192, 96, 16, true, true},
+    {DType::kFloat32, 576, 48, 2, false, false},
+    {DType::kBFloat16, 1100, 72, 4, false, true},
+    {DType::kBFloat16, 192, 72, 6, true, true, kMxfp4Form},
+    {DType::kBFloat16, 1100, 48, 3, false, true, kInt4Form},
+    {DType::kBFloat16, 200, 33, 5, false, false, kFp8Form},
+    {DType::kFloat16, 130, 31, 3, true, true, kMxfp4Form},
+    {DType::kFloat16, 64, 40, 4, false, false, {WeightCode::kInt4, ScaleType::kFloat32, 64}},
+    {DType::kFloat16, 160, 64, 2, false, true, kFp8Form},
+    {DType::kFloat32, 96, 33, 4, true, true, kMxfp4Form},
 };
 
 enum : uint64_t { kInputStream, kWeightStream, kBiasStream, kExpertStream };
@@ -33,23 +44,22 @@ class ExpertLinearCase : public OpCase {
   ExpertLinearCase(const Variant& variant, std::span<const uint64_t> row_ids)
       : variant_(variant),
         num_rows_(row_ids.size()),
-        weights_(make_case_weight(variant.dtype, num_padded_rows(variant), variant.in_features)),
+        weights_(make_case_weight(variant.dtype, num_padded_rows(variant), variant.in_features, variant.form)),
         bias_(static_cast<size_t>(variant.num_experts * variant.out_features)),
         input_(num_rows_ * static_cast<size_t>(variant.in_features)),
         sorted_rows_(num_rows_),
         places_(num_rows_),
         expert_begin_(static_cast<size_t>(variant.num_experts) + 1) {
-    std::pmr::vector<float> row(static_cast<size_t>(variant.in_features));
     for (int64_t i = 0; i < variant.num_experts * variant.out_features; ++i) {
-      fill_row(row, static_cast<uint64_t>(i), kWeightStream, 0.1f);
-      const int64_t expert = i / variant.out_features;
-      weights_.write_rows(expert * padded_rows(variant) + i % variant.out_features, row.data(), DType::kFloat32, 1);
+      const int64_t row = i / variant.out_features * padded_rows(variant) + i % variant.out_features;
+      write_case_row(weights_, row, static_cast<uint64_t>(i), kWeightStream);
     }
     fill_row(bias_, 0, kBiasStream);
     sort_rows(row_ids);
     for (size_t r = 0; r < num_rows_; ++r) {
       const size_t place = variant.gathered ? r : static_cast<size_t>(places_[r]);
-      fill_row(std::span(input_).subspan(place * row.size(), row.size()), row_ids[r], kInputStream);
+      const auto size = static_cast<size_t>(variant.in_features);
+      fill_row(std::span(input_).subspan(place * size, size), row_ids[r], kInputStream);
     }
   }
 
@@ -110,7 +120,8 @@ class ExpertLinearCase : public OpCase {
 
 std::string describe(const Variant& variant) {
   return concat(variant.num_experts, " experts, ", dtype_name(variant.dtype), " ", variant.in_features, "->",
-                variant.out_features, variant.has_bias ? " bias" : "", variant.gathered ? " gathered" : "");
+                variant.out_features, describe_form(variant.form), variant.has_bias ? " bias" : "",
+                variant.gathered ? " gathered" : "");
 }
 
 }  // namespace

@@ -18,18 +18,34 @@ struct Variant {
   bool has_bias;
   Residual residual;
   int64_t stride_padding = 3;
+  WeightForm form = {};
 };
 
 // Widths around the panel (32) and the vector (16); depths around the blocks of the k loop (128). On CUDA: rows that
 // start at multiples of 16 bytes (padding 4) and of 4; K cut into two and three segments; a last segment that is
-// shorter.
+// shorter. Quantised: every code in every dtype, groups of each kind that the kernels tell apart, cut groups and tiles.
 constexpr Variant kVariants[] = {
-    {DType::kFloat32, 8, 1, false, Residual::kNone},           {DType::kBFloat16, 8, 31, true, Residual::kNone},
-    {DType::kFloat16, 24, 33, false, Residual::kSeparate},     {DType::kFloat32, 576, 33, true, Residual::kInPlace},
-    {DType::kBFloat16, 576, 96, false, Residual::kInPlace},    {DType::kFloat16, 576, 64, true, Residual::kNone},
-    {DType::kBFloat16, 130, 1000, true, Residual::kSeparate},  {DType::kBFloat16, 1536, 48, false, Residual::kNone},
-    {DType::kFloat32, 1, 17, false, Residual::kNone},          {DType::kBFloat16, 1100, 72, true, Residual::kInPlace},
-    {DType::kFloat16, 1600, 40, true, Residual::kSeparate, 4}, {DType::kBFloat16, 192, 130, false, Residual::kNone, 4},
+    {DType::kFloat32, 8, 1, false, Residual::kNone},
+    {DType::kBFloat16, 8, 31, true, Residual::kNone},
+    {DType::kFloat16, 24, 33, false, Residual::kSeparate},
+    {DType::kFloat32, 576, 33, true, Residual::kInPlace},
+    {DType::kBFloat16, 576, 96, false, Residual::kInPlace},
+    {DType::kFloat16, 576, 64, true, Residual::kNone},
+    {DType::kBFloat16, 130, 1000, true, Residual::kSeparate},
+    {DType::kBFloat16, 1536, 48, false, Residual::kNone},
+    {DType::kFloat32, 1, 17, false, Residual::kNone},
+    {DType::kBFloat16, 1100, 72, true, Residual::kInPlace},
+    {DType::kFloat16, 1600, 40, true, Residual::kSeparate, 4},
+    {DType::kBFloat16, 192, 130, false, Residual::kNone, 4},
+    {DType::kBFloat16, 576, 96, false, Residual::kInPlace, 3, kFp8Form},
+    {DType::kBFloat16, 1100, 72, true, Residual::kNone, 4, kInt4Form},
+    {DType::kBFloat16, 192, 130, false, Residual::kSeparate, 4, kMxfp4Form},
+    {DType::kFloat16, 130, 33, true, Residual::kNone, 3, kFp8Form},
+    {DType::kFloat16, 1600, 40, false, Residual::kNone, 4, {WeightCode::kInt4, ScaleType::kFloat32, 128}},
+    {DType::kFloat16, 64, 17, false, Residual::kNone, 3, kMxfp4Form},
+    {DType::kFloat32, 200, 31, true, Residual::kSeparate, 3, kFp8Form},
+    {DType::kFloat32, 100, 65, false, Residual::kNone, 3, {WeightCode::kInt4, ScaleType::kBFloat16, 16}},
+    {DType::kFloat32, 96, 33, false, Residual::kNone, 3, kMxfp4Form},
 };
 
 // Streams of fill_row.
@@ -40,18 +56,17 @@ class LinearCase : public OpCase {
   LinearCase(const Variant& variant, std::span<const uint64_t> row_ids)
       : variant_(variant),
         num_rows_(static_cast<int64_t>(row_ids.size())),
-        weight_(make_case_weight(variant.dtype, variant.out_features, variant.in_features)),
+        weight_(make_case_weight(variant.dtype, variant.out_features, variant.in_features, variant.form)),
         input_(row_ids.size() * input_stride(), std::numeric_limits<float>::quiet_NaN()),
         residual_(row_ids.size() * output_stride()),
         bias_(static_cast<size_t>(variant.out_features)) {
-    std::pmr::vector<float> row(static_cast<size_t>(variant.in_features));
     for (int64_t o = 0; o < variant.out_features; ++o) {
-      fill_row(row, static_cast<uint64_t>(o), kWeightStream, 0.1f);
-      weight_.write_rows(o, row.data(), DType::kFloat32, 1);
+      write_case_row(weight_, o, static_cast<uint64_t>(o), kWeightStream);
     }
     fill_row(bias_, 0, kBiasStream);
     for (size_t r = 0; r < row_ids.size(); ++r) {
-      fill_row({input_.data() + r * input_stride(), row.size()}, row_ids[r], kInputStream);
+      fill_row({input_.data() + r * input_stride(), static_cast<size_t>(variant.in_features)}, row_ids[r],
+               kInputStream);
       fill_row({residual_.data() + r * output_stride(), bias_.size()}, row_ids[r], kResidualStream);
     }
   }
@@ -89,7 +104,8 @@ class LinearCase : public OpCase {
 };
 
 std::string describe(const Variant& variant) {
-  std::string text = concat(dtype_name(variant.dtype), " ", variant.in_features, "->", variant.out_features);
+  std::string text = concat(dtype_name(variant.dtype), " ", variant.in_features, "->", variant.out_features,
+                            describe_form(variant.form));
   if (variant.has_bias) text += " bias";
   if (variant.residual == Residual::kSeparate) text += " residual";
   if (variant.residual == Residual::kInPlace) text += " residual in place";

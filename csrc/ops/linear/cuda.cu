@@ -1,5 +1,5 @@
-// output = input @ weight^T (+ bias) (+ residual): float32 activations, weights in 16 bits (matrix instructions) or in
-// float32 (plain_kernel.cuh).
+// output = input @ weight^T (+ bias) (+ residual): float32 activations, weights in 16 bits (matrix instructions), as
+// codes of 4 or 8 bits (mma_codes.cuh) or in float32 (plain_kernel.cuh).
 //
 // Real shape: gate and up of Llama-3.1-8B, N = 28672, K = 4096, bfloat16: 235 MB of weights. With M rows 4 M (N + K)
 // bytes of activations and 2 M N K flops. Roofline in microseconds, the larger of bytes and flops:
@@ -34,6 +34,7 @@
 #include "device/cuda/stored.cuh"
 #include "ops/linear/config.h"
 #include "ops/linear/linear.h"
+#include "ops/linear/mma_codes.cuh"
 #include "ops/linear/mma_kernel.cuh"
 #include "ops/linear/plain_kernel.cuh"
 
@@ -98,22 +99,23 @@ MatrixProduct describe(const LinearParams& params, const LinearConfig& config) {
       is_aligned(params.input, 16) && params.input_stride % 4 == 0 && params.weight.in_features % 4 == 0;
   product.vector_stores =
       is_aligned(params.output, 8) && is_aligned(params.residual, 8) && params.output_stride % 2 == 0;
+  product.strips = describe_strips(params.weight);
   return product;
 }
 
-template <typename Element>
+template <typename Element, template <typename, typename> typename Law>
 void launch_tile(const LinearConfig& config, const MatrixProduct& product, ExecutionContext& context) {
   const dim3 grid(static_cast<unsigned>(config.num_row_tiles), static_cast<unsigned>(config.num_column_tiles),
                   static_cast<unsigned>(config.spread ? config.num_segments : 1));
   if (config.tile == LinearTile::kRows16) {
-    launch_mma<Element, Rows16, PlainLaw>("linear", product, grid, context);
+    launch_mma<Element, Rows16, Law>("linear", product, grid, context);
   } else {
-    launch_mma<Element, Rows64, PlainLaw>("linear", product, grid, context);
+    launch_mma<Element, Rows64, Law>("linear", product, grid, context);
   }
 }
 
 // One block a segment: partial sums into the workspace, then their sum.
-template <typename Element>
+template <typename Element, template <typename, typename> typename Law>
 void run_spread(const LinearParams& params, const LinearConfig& config, MatrixProduct product,
                 ExecutionContext& context) {
   const int64_t stride = config.partial_stride();
@@ -123,7 +125,7 @@ void run_spread(const LinearParams& params, const LinearConfig& config, MatrixPr
   product.bias = product.residual = nullptr;
   product.block_depth = product.segment_size;
   product.vector_stores = true;
-  launch_tile<Element>(config, product, context);
+  launch_tile<Element, Law>(config, product, context);
   const PartialSums sums = {.partial = product.output,
                             .bias = params.bias,
                             .residual = params.residual,
@@ -152,7 +154,20 @@ void run_plain(const LinearParams& params, ExecutionContext& context) {
   product.output_stride = params.output_stride;
   product.in_features = static_cast<int32_t>(params.weight.in_features);
   product.out_features = static_cast<int32_t>(params.weight.out_features);
+  product.coded = params.weight;
   launch_plain("linear_float32", product, context);
+}
+
+template <typename Element, template <typename, typename> typename Law>
+void run_mma(const LinearParams& params, ExecutionContext& context) {
+  const LinearConfig config =
+      choose_linear_config(params.num_rows, params.weight.out_features, params.weight.in_features);
+  const MatrixProduct product = describe(params, config);
+  if (config.spread) {
+    run_spread<Element, Law>(params, config, product, context);
+  } else {
+    launch_tile<Element, Law>(config, product, context);
+  }
 }
 
 }  // namespace
@@ -163,14 +178,9 @@ void linear(const LinearParams& params, ExecutionContext& context) {
     if constexpr (std::is_same_v<Element, float>) {
       run_plain(params, context);
     } else {
-      const LinearConfig config =
-          choose_linear_config(params.num_rows, params.weight.out_features, params.weight.in_features);
-      const MatrixProduct product = describe(params, config);
-      if (config.spread) {
-        run_spread<Element>(params, config, product, context);
-      } else {
-        launch_tile<Element>(config, product, context);
-      }
+      dispatch_form(params.weight.form, [&]<template <typename, typename> typename Law>(LawOf<Law>) {
+        run_mma<Element, Law>(params, context);
+      });
     }
   });
 }

@@ -4,6 +4,9 @@
 // + residual. The same for every number of rows. (The generic variant on a processor without fused multiply-add rounds
 // the product: fma(a, b, c) is a * b + c there.) CUDA does the same with float32 weights; with 16-bit weights it rounds
 // the input to their type and adds by matrix instructions, in the order that mma_kernel.cuh states.
+//
+// A quantised weight gives, bit for bit on every backend, what the weight of its dequantised elements gives
+// (weight_form.h): to keep a checkpoint's codes saves memory and reads, and changes no output.
 #pragma once
 
 #include <cstdint>

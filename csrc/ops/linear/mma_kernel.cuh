@@ -21,8 +21,9 @@ constexpr float kNormPrescale = std::is_same_v<Element, __half> ? 0x1p-6f : 1.0f
 template <typename Element, typename Tile>
 struct PlainLaw {
   using StageType = Stage<Tile>;
+  using SourceType = TileSource<Element, Tile>;
 
-  E31_DEVICE void make_fragment(const StageType& stage, const Position<Tile>& position, int block, int step,
+  E31_DEVICE void make_fragment(const ActivationStage<Tile>& stage, const Position<Tile>& position, int block, int step,
                                 int num_rows, uint32_t (&fragment)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -40,6 +41,7 @@ struct PlainLaw {
 template <typename Element, typename Tile>
 struct NormLaw {
   using StageType = NormStage<Tile>;
+  using SourceType = TileSource<Element, Tile>;
   float squares[Tile::kRowBlocks][2] = {};
   float scale[Tile::kRowBlocks][2];
 
@@ -79,19 +81,19 @@ using Accumulators = float[Tile::kRowBlocks][Tile::kColumnBlocks][4];
 
 // One tile of K onto the accumulators.
 template <typename Element, typename Tile, typename Law>
-E31_DEVICE void multiply_tile(const typename Law::StageType& stage, const Position<Tile>& position, int num_rows,
-                              Law& law, Accumulators<Tile>& sums) {
+E31_DEVICE void multiply_tile(const typename Law::StageType& stage, const Position<Tile>& position,
+                              const typename Law::SourceType& source, Law& law, Accumulators<Tile>& sums) {
 #pragma unroll
   for (int step = 0; step < Tile::kDepth / 16; ++step) {
     uint32_t a[Tile::kRowBlocks][4];
 #pragma unroll
     for (int block = 0; block < Tile::kRowBlocks; ++block) {
-      law.make_fragment(stage, position, block, step, num_rows, a[block]);
+      law.make_fragment(stage, position, block, step, source.num_rows, a[block]);
     }
 #pragma unroll
     for (int column = 0; column < Tile::kColumnBlocks; column += 2) {
       uint32_t b[4];
-      position.weights(stage, 8 * column, step, b);
+      source.weights(stage, position, 8 * column, step, b);
 #pragma unroll
       for (int block = 0; block < Tile::kRowBlocks; ++block) {
         mma_m16n8k16<Element>(sums[block][column], a[block], b[0], b[1]);
@@ -183,7 +185,7 @@ E31_DEVICE void multiply_rows(const MatrixProduct& product, int64_t first_row) {
   using Law = LawTemplate<Element, Tile>;
   extern __shared__ __align__(128) unsigned char shared_memory[];
   auto* stages = reinterpret_cast<typename Law::StageType*>(shared_memory);
-  const TileSource<Element, Tile> source(product, first_row);
+  const typename Law::SourceType source(product, first_row);
   const Position<Tile> position;
   Cursor ahead(product, Tile::kDepth);
   Cursor cursor = ahead;
@@ -205,7 +207,7 @@ E31_DEVICE void multiply_rows(const MatrixProduct& product, int64_t first_row) {
     cp_async_wait<Tile::kStages - 2>();
     __syncthreads();  // this tile has arrived for all, and all are done with the slot that is filled next
     copy_next(slot == 0 ? Tile::kStages - 1 : slot - 1);
-    multiply_tile<Element, Tile>(stages[slot], position, source.num_rows, law, sums);
+    multiply_tile<Element, Tile>(stages[slot], position, source, law, sums);
     if (cursor.ends_segment(Tile::kDepth)) {
       law.end_segment(product, cursor.segment_end - cursor.segment_begin);
       add_segment<Tile>(law, sums, totals);

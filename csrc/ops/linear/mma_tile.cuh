@@ -15,8 +15,17 @@
 #include <type_traits>
 
 #include "device/cuda/ptx.cuh"
+#include "ops/linear/packed_weight.h"
 
 namespace eagle31rt::cuda {
+
+// Of a quantised weight (mma_codes.cuh), whose first strip MatrixProduct.weight points at.
+struct QuantisedStrips {
+  int64_t strip_bytes;
+  int64_t scales_offset;  // of the scales in a strip
+  int32_t group_size;
+  ScaleType scale;
+};
 
 // One matrix product as the kernels take it. K is cut into segments of segment_size, each one accumulation chain.
 struct MatrixProduct {
@@ -37,6 +46,7 @@ struct MatrixProduct {
   bool vector_copies;    // rows, norm weight and segments start at multiples of 16 bytes
   bool vector_stores;    // output and residual rows start at multiples of 8 bytes
   float epsilon;         // fc_norm only
+  QuantisedStrips strips = {};
 };
 
 template <int rows, int columns, int warp_rows, int warp_columns, int depth, int stages>
@@ -56,8 +66,12 @@ struct TileShape {
 };
 
 template <typename Tile>
-struct alignas(128) Stage {
+struct alignas(128) ActivationStage {
   float activations[Tile::kRows * Tile::kDepth];
+};
+
+template <typename Tile>
+struct alignas(128) Stage : ActivationStage<Tile> {
   uint16_t weights[Tile::kColumns * Tile::kDepth];
 };
 
@@ -101,6 +115,43 @@ struct Cursor {
     segment_begin = segment_end;
     segment_end = min(stop - segment_begin, segment_size) + segment_begin;
     k = segment_begin / depth * depth;
+  }
+};
+
+// Which part of a block's tile a thread works on, after the fragments of mma.m16n8k16. Rows and columns of a warp start
+// at multiples of 16, so the exclusive-or depends on the lane alone and costs one instruction for each k.
+template <typename Tile>
+struct Position {
+  int row;     // of accumulators d[0] and d[1] of the first matrix instruction; d[2] and d[3] lie 8 rows below
+  int column;  // of d[0]
+  int pair;    // 2 * (lane % 4): first column of the thread's pairs of A
+  int weight_row;
+  int weight_chunk;
+
+  E31_DEVICE Position() {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+    const int warp_column = warp % Tile::kWarpsAlongColumns * Tile::kWarpColumns;
+    pair = lane % 4 * 2;
+    row = warp / Tile::kWarpsAlongColumns * Tile::kWarpRows + lane / 4;
+    column = warp_column + pair;
+    weight_row = warp_column + lane / 16 * 8 + lane % 8;
+    weight_chunk = lane / 8 % 2;
+  }
+
+  // Floats k and k + 1 of row + row_offset (a multiple of 8); zeros for rows past the tile. k: the thread's pair in the
+  // eight from first_k on.
+  E31_DEVICE float2 activations(const ActivationStage<Tile>& stage, int row_offset, int first_k, int num_rows) const {
+    if (row + row_offset >= num_rows) return {0.0f, 0.0f};
+    const int offset = activation_offset<Tile>(row, first_k + pair) + row_offset * Tile::kDepth;
+    return *reinterpret_cast<const float2*>(stage.activations + offset);
+  }
+
+  // The B fragments of the 16 columns from column_offset (a multiple of 16) of the warp on, and of 16 k from 16 * step
+  // on: registers 0, 1 belong to the first eight columns, 2, 3 to the others.
+  E31_DEVICE void weights(const Stage<Tile>& stage, int column_offset, int step, uint32_t (&fragments)[4]) const {
+    const int offset = weight_offset<Tile>(weight_row, 2 * step + weight_chunk) + column_offset * Tile::kDepth;
+    ldmatrix_x4(fragments, stage.weights + offset);
   }
 };
 
@@ -162,13 +213,17 @@ struct TileSource {
     if (position < Tile::kDepth) copy_floats<kWidth>(target + position, norm_weight, cursor, position);
   }
 
-  E31_DEVICE void copy(Stage<Tile>& stage, const Cursor& cursor) const {
-    copy_weights(stage.weights, cursor.k);
+  E31_DEVICE void copy_rows(ActivationStage<Tile>& stage, const Cursor& cursor) const {
     if (vector_copies) {
       copy_activations<4>(stage.activations, cursor);
     } else {
       copy_activations<1>(stage.activations, cursor);
     }
+  }
+
+  E31_DEVICE void copy(Stage<Tile>& stage, const Cursor& cursor) const {
+    copy_weights(stage.weights, cursor.k);
+    copy_rows(stage, cursor);
   }
 
   E31_DEVICE void copy(NormStage<Tile>& stage, const Cursor& cursor) const {
@@ -181,6 +236,12 @@ struct TileSource {
     }
   }
 
+  // The B fragments of 16 columns and 16 k, as of Position.
+  E31_DEVICE void weights(const Stage<Tile>& stage, const Position<Tile>& position, int column_offset, int step,
+                          uint32_t (&fragments)[4]) const {
+    position.weights(stage, column_offset, step, fragments);
+  }
+
  private:
   template <int kWidth>
   E31_DEVICE static void copy_floats(float* target, const float* source, const Cursor& cursor, int position) {
@@ -191,43 +252,6 @@ struct TileSource {
     } else {
       cp_async_4(target, from, valid);
     }
-  }
-};
-
-// Which part of a block's tile a thread works on, after the fragments of mma.m16n8k16. Rows and columns of a warp start
-// at multiples of 16, so the exclusive-or depends on the lane alone and costs one instruction for each k.
-template <typename Tile>
-struct Position {
-  int row;     // of accumulators d[0] and d[1] of the first matrix instruction; d[2] and d[3] lie 8 rows below
-  int column;  // of d[0]
-  int pair;    // 2 * (lane % 4): first column of the thread's pairs of A
-  int weight_row;
-  int weight_chunk;
-
-  E31_DEVICE Position() {
-    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-    const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-    const int warp_column = warp % Tile::kWarpsAlongColumns * Tile::kWarpColumns;
-    pair = lane % 4 * 2;
-    row = warp / Tile::kWarpsAlongColumns * Tile::kWarpRows + lane / 4;
-    column = warp_column + pair;
-    weight_row = warp_column + lane / 16 * 8 + lane % 8;
-    weight_chunk = lane / 8 % 2;
-  }
-
-  // Floats k and k + 1 of row + row_offset (a multiple of 8); zeros for rows past the tile. k: the thread's pair in the
-  // eight from first_k on.
-  E31_DEVICE float2 activations(const Stage<Tile>& stage, int row_offset, int first_k, int num_rows) const {
-    if (row + row_offset >= num_rows) return {0.0f, 0.0f};
-    const int offset = activation_offset<Tile>(row, first_k + pair) + row_offset * Tile::kDepth;
-    return *reinterpret_cast<const float2*>(stage.activations + offset);
-  }
-
-  // The B fragments of the 16 columns from column_offset (a multiple of 16) of the warp on, and of 16 k from 16 * step
-  // on: registers 0, 1 belong to the first eight columns, 2, 3 to the others.
-  E31_DEVICE void weights(const Stage<Tile>& stage, int column_offset, int step, uint32_t (&fragments)[4]) const {
-    const int offset = weight_offset<Tile>(weight_row, 2 * step + weight_chunk) + column_offset * Tile::kDepth;
-    ldmatrix_x4(fragments, stage.weights + offset);
   }
 };
 

@@ -10,6 +10,7 @@
 
 #include "device/cpu/thread_pool.h"
 #include "ops/linear/pack_rows.h"
+#include "ops/linear/panel_codes.h"
 #include "ops/linear/panel_kernel.h"
 #include "ops/linear/scratch.h"
 
@@ -65,28 +66,65 @@ struct RowGroup {
   const float* input;
 };
 
+// One after the other, the blocks of features of a panel as the panel kernel reads them.
+class PanelReader {
+ public:
+  // single_pass: each weight is read once, for few rows.
+  PanelReader(const PackedWeightView& weight, int64_t panel, bool single_pass)
+      : weight_(weight),
+        single_pass_(single_pass),
+        row_bytes_(kPanelWidth * dtype_size(weight.dtype)),
+        block_features_(single_pass && !weight.form.is_quantised() ? weight.in_features : kBlockFeatures) {
+    const int64_t bytes = weight.form.is_quantised() ? weight.panel_bytes() : weight.in_features * row_bytes_;
+    panel_ = static_cast<const char*>(weight.data) + panel * bytes;
+  }
+
+  int64_t block_features() const { return block_features_; }
+
+  struct Block {
+    const char* weights;
+    const char* prefetch;  // what to fetch meanwhile, num_k * prefetch_row_bytes
+    int64_t prefetch_row_bytes;
+  };
+  Block block(int64_t k, int64_t num_k) {
+    if (weight_.form.is_quantised()) {
+      choose_dequantise(weight_)(weight_, reinterpret_cast<const uint8_t*>(panel_), {k, num_k, kPrefetchBytes}, plain_);
+      return {plain_, plain_, 0};
+    }
+    const char* weights = panel_ + k * row_bytes_;
+    return {weights, weights + (single_pass_ ? kPrefetchBytes : num_k * row_bytes_), row_bytes_};
+  }
+
+ private:
+  const PackedWeightView& weight_;
+  bool single_pass_;
+  int64_t row_bytes_;
+  int64_t block_features_;
+  const char* panel_;
+  alignas(64) char plain_[kBlockFeatures * kPanelWidth * sizeof(float)];  // quantised weights, widened
+};
+
 inline void multiply_group_panel(const Product& product, const RowGroup& group, int64_t panel) {
   alignas(64) float tile[kMaxGroupRows * kPanelWidth];
   const int64_t in_features = product.weight.in_features;
-  const int64_t row_bytes = kPanelWidth * dtype_size(product.weight.dtype);
-  const char* weights = static_cast<const char*>(product.weight.data) + panel * in_features * row_bytes;
   int64_t passes = 0;
   for (int64_t b = 0; b < group.num_blocks; ++b) {
     passes += num_passes(static_cast<int>(part_begin(group.num_rows, group.num_blocks, b + 1) -
                                           part_begin(group.num_rows, group.num_blocks, b)));
   }
-  const int64_t block_features = passes == 1 ? in_features : kBlockFeatures;
-  for (int64_t k = 0; k < in_features; k += block_features) {
-    const int64_t num_k = in_features - k < block_features ? in_features - k : block_features;
-    const int64_t ahead = passes == 1 ? kPrefetchBytes : num_k * row_bytes;
-    const char* prefetch = weights + k * row_bytes + ahead;
+  PanelReader reader(product.weight, panel, passes == 1);
+  for (int64_t k = 0; k < in_features; k += reader.block_features()) {
+    const int64_t rest = in_features - k;
+    const int64_t num_k = rest < reader.block_features() ? rest : reader.block_features();
+    const PanelReader::Block block = reader.block(k, num_k);
+    const char* prefetch = block.prefetch;
     for (int64_t b = 0; b < group.num_blocks; ++b) {
       const int64_t first = part_begin(group.num_rows, group.num_blocks, b);
       const int rows = static_cast<int>(part_begin(group.num_rows, group.num_blocks, b + 1) - first);
       const float* input = group.input + first * in_features + k * rows;
-      const int64_t step = row_bytes / passes;
+      const int64_t step = block.prefetch_row_bytes / passes;
       panel_kernel(product.weight.dtype,
-                   rows)({input, weights + k * row_bytes, num_k, tile + first * kPanelWidth, k > 0, prefetch, step});
+                   rows)({input, block.weights, num_k, tile + first * kPanelWidth, k > 0, prefetch, step});
       prefetch += num_passes(rows) * num_k * step;
     }
   }

@@ -38,11 +38,13 @@ bool store_value(void* data, DType dtype, int64_t index, float value) {
 }  // namespace
 
 float packed_value(const PackedWeightView& weight, int64_t o, int64_t k) {
+  if (weight.form.is_quantised()) return dequantised_value(weight, o, k);
   const int64_t offset = weight_index(weight, o, k) * dtype_size(weight.dtype);
   return read_float(static_cast<const std::byte*>(weight.data) + offset, weight.dtype);
 }
 
-size_t PackedWeight::num_bytes_of(DType dtype, int64_t out_features, int64_t in_features, WeightLayout layout) {
+size_t PackedWeight::num_bytes_of(DType dtype, int64_t out_features, int64_t in_features, WeightLayout layout,
+                                  const WeightForm& form) {
   E31_CHECK(is_floating_point(dtype), kInvalidArgument, "a linear weight of dtype ", dtype_name(dtype),
             " is not possible; use float32, bfloat16 or float16");
   // 2^31 features a side: far above any model, and the byte count below can not overflow.
@@ -50,7 +52,13 @@ size_t PackedWeight::num_bytes_of(DType dtype, int64_t out_features, int64_t in_
   E31_CHECK(out_features > 0 && in_features > 0 && out_features < kMaxFeatures && in_features < kMaxFeatures,
             kInvalidArgument, "a linear weight of shape [", out_features, ", ", in_features,
             "] is not possible; both sizes must be positive and below 2^31");
-  const PackedWeightView view{nullptr, dtype, out_features, in_features, layout};
+  E31_CHECK(!form.is_quantised() || has_kernels(form, layout), kInvalidArgument,
+            "no kernel reads a weight in groups of ", form.group_size, " with this code and scale");
+  const PackedWeightView view{nullptr, dtype, out_features, in_features, layout, form};
+  if (form.is_quantised()) {
+    const int64_t bytes = layout == WeightLayout::kPanels ? view.panel_bytes() : 2 * view.strip_bytes();
+    return static_cast<size_t>(view.num_panels()) * static_cast<size_t>(bytes);
+  }
   if (layout == WeightLayout::kRowMajor) {
     return static_cast<size_t>(out_features) * static_cast<size_t>(view.row_stride() * dtype_size(dtype));
   }
@@ -67,24 +75,27 @@ std::shared_ptr<std::byte> allocate_weight(size_t num_bytes) {
 
 }  // namespace
 
-PackedWeight::PackedWeight(DType dtype, int64_t out_features, int64_t in_features, WeightLayout layout)
+PackedWeight::PackedWeight(DType dtype, int64_t out_features, int64_t in_features, WeightLayout layout,
+                           const WeightForm& form)
     : PackedWeight(dtype, out_features, in_features,
-                   allocate_weight(num_bytes_of(dtype, out_features, in_features, layout)), 0, layout) {}
+                   allocate_weight(num_bytes_of(dtype, out_features, in_features, layout, form)), 0, layout, form) {}
 
 PackedWeight::PackedWeight(DType dtype, int64_t out_features, int64_t in_features, std::shared_ptr<std::byte> memory,
-                           size_t offset, WeightLayout layout)
+                           size_t offset, WeightLayout layout, const WeightForm& form)
     : memory_(std::move(memory)),
       data_(memory_.get() + offset),
       dtype_(dtype),
       out_features_(out_features),
       in_features_(in_features),
-      layout_(layout) {
+      layout_(layout),
+      form_(form) {
   E31_INVARIANT(offset % 64 == 0);
 }
 
 int64_t PackedWeight::write_rows(int64_t first_row, const void* source, DType source_dtype, int64_t num_rows) {
   E31_CHECK(is_floating_point(source_dtype), kInvalidArgument, "weights of dtype ", dtype_name(source_dtype),
             " can not be packed; use float32, bfloat16 or float16");
+  E31_INVARIANT(!form_.is_quantised());
   E31_INVARIANT(first_row >= 0 && num_rows >= 0 && num_rows <= out_features_ - first_row);
   const int64_t size = dtype_size(source_dtype);
   const PackedWeightView target = view();

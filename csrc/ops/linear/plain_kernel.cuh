@@ -9,13 +9,14 @@
 
 #include "device/cuda/launch.h"
 #include "device/cuda/ptx.cuh"
+#include "ops/linear/packed_weight.h"
 
 namespace eagle31rt::cuda {
 
 struct PlainProduct {
   const float* input;        // [num_rows, input_stride]
   const float* norm_weight;  // [in_features], or null: no norm
-  const float* weight;       // [out_features, weight_stride]
+  const float* weight;       // [out_features, weight_stride]; of a quantised weight its first byte
   const float* bias;         // [out_features] or null
   const float* residual;     // [num_rows, output_stride] or null; may be the same memory as output
   float* output;             // [num_rows, output_stride]
@@ -27,7 +28,15 @@ struct PlainProduct {
   int32_t out_features;
   int32_t norm_size;  // width of a norm; in_features / norm_size is at most kMaxNorms
   float epsilon;
+  PackedWeightView coded = {};  // describes a quantised weight; data is not used
 };
+
+E31_DEVICE float plain_weight(const PlainProduct& product, int64_t output, int k) {
+  if (!product.coded.form.is_quantised()) return product.weight[output * product.weight_stride + k];
+  PackedWeightView weight = product.coded;
+  weight.data = product.weight;
+  return dequantised_value(weight, output, k);
+}
 
 struct PlainTile {
   static constexpr int kRows = 16;
@@ -82,8 +91,7 @@ E31_DEVICE void load_plain_tile(const PlainProduct& product, int64_t first_row, 
   }
   for (int column = group; column < PlainTile::kColumns; column += kGroups) {
     const int64_t output = first_column + column;
-    tile.weights[column][lane] =
-        has_k && output < product.out_features ? product.weight[output * product.weight_stride + k] : 0.0f;
+    tile.weights[column][lane] = has_k && output < product.out_features ? plain_weight(product, output, k) : 0.0f;
   }
 }
 
