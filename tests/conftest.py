@@ -85,6 +85,26 @@ def simulator(request: pytest.FixtureRequest) -> Simulator:
 
 
 @pytest.fixture(scope="session")
+def training_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target that a head can learn, see support/training.py."""
+    from support.training import write_training_target
+
+    return write_training_target(tmp_path_factory.mktemp("training") / "target")
+
+
+@pytest.fixture(scope="session")
+def finished_run(training_target: Path) -> Path:
+    """The output of a run of STEPS steps in one piece, its work folder beside it; tests leave both as they are."""
+    from support.training import STEPS, train_arguments
+
+    from eagle31rt.cli import main
+
+    output = training_target.parent / "finished"
+    assert main(train_arguments(training_target, output, steps=STEPS)) == 0
+    return output
+
+
+@pytest.fixture(scope="session")
 def demo_pair() -> DemoPair:
     """The demo target and draft, prepared once in the user's cache folder (network on the very first use)."""
     from eagle31rt.demo_model import prepare_demo_pair

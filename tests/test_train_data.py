@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.training import train_arguments, write_training_target
+from support.training import train_arguments
 
 torch = pytest.importorskip("torch")
 from eagle31rt import LLM  # noqa: E402
@@ -25,11 +25,6 @@ from eagle31rt.training.settings import DataSettings  # noqa: E402
 from eagle31rt.training.vocabulary import choose_vocabulary, count_tokens, coverage  # noqa: E402
 
 pytestmark = pytest.mark.dev
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_target(tmp_path_factory.mktemp("training") / "target")
 
 
 def conversation(*token_ids: int, roles: list[int] | None = None) -> Conversation:
@@ -89,9 +84,9 @@ def test_damaged_conversations_are_refused(tmp_path: Path, damaged: Callable[[Pa
         store.read(0)
 
 
-def test_a_group_that_is_not_full_grows(target: Path, tmp_path: Path) -> None:
+def test_a_group_that_is_not_full_grows(training_target: Path, tmp_path: Path) -> None:
     """Conversations added in several runs are those of one run."""
-    llm = LLM(target, max_num_seqs=16, num_threads=1)
+    llm = LLM(training_target, max_num_seqs=16, num_threads=1)
 
     def generate(store: ConversationStore, total: int, prompts: list[Messages] | None) -> None:
         settings = DataSettings(self_generate=total, max_tokens=80, max_new_tokens=8, max_turns=1)
@@ -128,8 +123,8 @@ def test_loops_are_cut() -> None:
     assert kept == looping[: len(kept)] and len(text) + 64 <= len(kept) <= len(text) + 64 + 24 + 16
 
 
-def test_turn_tokens_are_those_of_the_template(target: Path) -> None:
-    tokenizer = Tokenizer(target)
+def test_turn_tokens_are_those_of_the_template(training_target: Path) -> None:
+    tokenizer = Tokenizer(training_target)
     turns = TurnTokens.of(tokenizer, [2])
     chat = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}, {"role": "user", "content": "e"}]
     encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
@@ -138,10 +133,10 @@ def test_turn_tokens_are_those_of_the_template(target: Path) -> None:
     assert pieces == encode(tokenizer.render_chat(chat))
 
 
-def test_conversations_repeat_and_say_who_wrote_what(target: Path) -> None:
+def test_conversations_repeat_and_say_who_wrote_what(training_target: Path) -> None:
     """The same group by the same settings, whatever runs beside it; answers are the target's own greedy text."""
     settings = DataSettings(self_generate=12, max_tokens=120, max_new_tokens=24, seed=5)
-    wide, narrow = (LLM(target, max_num_seqs=n, num_threads=1) for n in (16, 3))
+    wide, narrow = (LLM(training_target, max_num_seqs=n, num_threads=1) for n in (16, 3))
     group = Generator(wide, settings, None).group(0, [])
     assert same(group, Generator(narrow, settings, None).group(0, []))
     assert len(group) == 12 and all(30 < len(c) <= settings.max_tokens for c in group)
@@ -176,18 +171,18 @@ def test_prompt_file(tmp_path: Path) -> None:
     ],
 )
 def test_bad_prompt_files(
-    target: Path, tmp_path: Path, content: bytes, message: str, capsys: pytest.CaptureFixture[str]
+    training_target: Path, tmp_path: Path, content: bytes, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(content)
     with pytest.raises(InvalidArgumentError, match=message):
         read_prompt_file(path)
-    assert main(train_arguments(target, tmp_path / "draft", self_generate=None, prompts=path)) == 2
+    assert main(train_arguments(training_target, tmp_path / "draft", self_generate=None, prompts=path)) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
 
 
-def test_a_prompt_that_the_template_refuses_is_named(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_that_the_template_refuses_is_named(training_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refusing(self: Tokenizer, messages: Messages, **options: Any) -> str:
         if messages[0]["content"] == "b":
             raise InvalidArgumentError("chat template: no b")
@@ -197,7 +192,7 @@ def test_a_prompt_that_the_template_refuses_is_named(target: Path, monkeypatch: 
     prompts = [[{"role": "user", "content": text}] for text in ("a", "b")]
     settings = DataSettings(max_tokens=80, max_new_tokens=8, max_turns=1)
     with pytest.raises(InvalidArgumentError, match="--prompts, prompt 2: chat template: no b"):
-        Generator(LLM(target, num_threads=1), settings, prompts).group(0, [])
+        Generator(LLM(training_target, num_threads=1), settings, prompts).group(0, [])
 
 
 def test_written_prompts_are_filled(tmp_path: Path) -> None:
@@ -231,16 +226,19 @@ def test_prompts_quote_documents() -> None:
     ("content", "message"), [(b"\xff" * 500, "a.txt is not valid UTF-8"), (b"short", "holds no passages")]
 )
 def test_bad_documents(
-    target: Path, tmp_path: Path, content: bytes, message: str, capsys: pytest.CaptureFixture[str]
+    training_target: Path, tmp_path: Path, content: bytes, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.txt").write_bytes(content)
-    assert main(train_arguments(target, tmp_path / "draft", documents=tmp_path)) == 2
+    assert main(train_arguments(training_target, tmp_path / "draft", documents=tmp_path)) == 2
     assert message in capsys.readouterr().err
-    assert main(train_arguments(target, tmp_path / "draft", documents=tmp_path / "absent")) == 2
+    assert main(train_arguments(training_target, tmp_path / "draft", documents=tmp_path / "absent")) == 2
     assert "--documents: there is no file or folder" in capsys.readouterr().err
     assert not list(tmp_path.glob("draft*")), "judged before any work"
     prompts = ("--prompts", str(tmp_path / "a.txt"))
-    assert main(train_arguments(target, tmp_path / "draft", *prompts, self_generate=None, documents=tmp_path)) == 2
+    assert (
+        main(train_arguments(training_target, tmp_path / "draft", *prompts, self_generate=None, documents=tmp_path))
+        == 2
+    )
     assert "give that, too" in capsys.readouterr().err
 
 

@@ -8,22 +8,21 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from support.training import train_arguments, write_training_target
+from support.training import STEPS, train_arguments
 
 torch = pytest.importorskip("torch")
 from eagle31rt.cli import main, make_parser  # noqa: E402
-from eagle31rt.errors import InvalidArgumentError  # noqa: E402
+from eagle31rt.errors import InvalidArgumentError, ResourceError  # noqa: E402
+from eagle31rt.training import locks  # noqa: E402
 from eagle31rt.training.command import settings_from  # noqa: E402
+from eagle31rt.training.conversations import ASSISTANT, GIVEN, Conversation, ConversationStore  # noqa: E402
+from eagle31rt.training.locks import locked_output  # noqa: E402
 from eagle31rt.training.places import check_places  # noqa: E402
 from eagle31rt.training.settings import DataSettings, HeadSettings, LoopSettings, TrainSettings  # noqa: E402
 
 pytestmark = pytest.mark.dev
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_training_target(tmp_path_factory.mktemp("training") / "target")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -86,12 +85,12 @@ def test_the_largest_seed_makes_random_generators() -> None:
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("place", ["target", "link", "model", "named", "work"])
 def test_no_model_of_the_user_is_overwritten(
-    target: Path, tmp_path: Path, place: str, resume: bool, capsys: pytest.CaptureFixture[str]
+    training_target: Path, tmp_path: Path, place: str, resume: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own, other, named = tmp_path / "own", tmp_path / "model", tmp_path / "named"
-    shutil.copytree(target, own)
+    shutil.copytree(training_target, own)
     (tmp_path / "link").symlink_to(own)
-    shutil.copytree(target, other)
+    shutil.copytree(training_target, other)
     named.mkdir()
     shutil.copy(next(own.glob("*.safetensors")), named / "model.safetensors")
     before = contents(tmp_path)
@@ -104,12 +103,12 @@ def test_no_model_of_the_user_is_overwritten(
 
 
 def test_a_draft_is_replaced_by_a_resumed_run_only(
-    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    training_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draft = tmp_path / "draft"
     draft.mkdir()
     (draft / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLMEagle3"]}))
-    assert "holds a draft already" in refusal(train_arguments(target, draft), capsys)
+    assert "holds a draft already" in refusal(train_arguments(training_target, draft), capsys)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_a_draft_is_replaced_by_a_resumed_run_only(
     ],
 )
 def test_folders_that_cannot_be(
-    target: Path,
+    training_target: Path,
     tmp_path: Path,
     output: str,
     work: str | None,
@@ -139,16 +138,16 @@ def test_folders_that_cannot_be(
     (tmp_path / "file").write_text("mine")
     (tmp_path / "loop").symlink_to("loop")
     before = sorted(tmp_path.rglob("*"))
-    assert message in refusal(train_arguments(target, output, work=work), capsys)  # type: ignore[arg-type]
+    assert message in refusal(train_arguments(training_target, output, work=work), capsys)  # type: ignore[arg-type]
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_folder_of_something_else_is_no_work_folder(
-    target: Path, tmp_path: Path, resume: bool, capsys: pytest.CaptureFixture[str]
+    training_target: Path, tmp_path: Path, resume: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    arguments = train_arguments(target, tmp_path / "draft", *["--resume"] * resume, work=tmp_path)
+    arguments = train_arguments(training_target, tmp_path / "draft", *["--resume"] * resume, work=tmp_path)
     assert ("no run" if resume else "holds a run already") in refusal(arguments, capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -164,21 +163,139 @@ def test_a_folder_of_something_else_is_no_work_folder(
     ],
 )
 def test_options_are_judged_before_any_work(
-    target: Path, tmp_path: Path, options: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+    training_target: Path, tmp_path: Path, options: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in refusal(train_arguments(target, tmp_path / "draft", **options), capsys)
+    assert message in refusal(train_arguments(training_target, tmp_path / "draft", **options), capsys)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("output", "work"), [("draft", "draft.work"), (".", "here.work"), ("..", "deep.work")])
 def test_the_work_folder_lies_beside_the_output(
-    target: Path, tmp_path: Path, output: str, work: str, monkeypatch: pytest.MonkeyPatch
+    training_target: Path, tmp_path: Path, output: str, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "deep" / "here"
     here.mkdir(parents=True)
     monkeypatch.chdir(here)
-    arguments = make_parser().parse_args(train_arguments(target, Path(output)))
+    arguments = make_parser().parse_args(train_arguments(training_target, Path(output)))
     settings = settings_from(arguments)
     beside = {"draft": here, ".": here.parent, "..": tmp_path}[output]
     assert settings.work.absolute() == beside / work
-    check_places(target, settings.output, settings.work, resume=False)
+    check_places(training_target, settings.output, settings.work, resume=False)
+
+
+def conversation(*roles: int) -> Conversation:
+    return Conversation(np.arange(3, 3 + len(roles), dtype=np.int32), np.array(roles, np.uint8))
+
+
+ANSWERED = conversation(*[GIVEN] * 6, *[ASSISTANT] * 20)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [[], [conversation(*[GIVEN] * 20)] * 3, [conversation(*[ASSISTANT] * 20)] * 3],
+    ids=["empty", "all given", "answers to nothing"],
+)
+def test_a_group_without_a_prompt_and_its_answer_is_named(
+    training_target: Path, tmp_path: Path, group: list[Conversation], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ConversationStore(tmp_path / "draft.work" / "data")
+    store.write(0, [ANSWERED] * 3)
+    store.write(1, group)
+    arguments = train_arguments(training_target, tmp_path / "draft", "--resume", self_generate=None, steps=1)
+    message = refusal(arguments, capsys)
+    assert f"{store.path(1)} holds no prompt with an answer: remove it; --resume with the same" in message
+    assert not (tmp_path / "draft").exists() and not (tmp_path / "draft.work" / "features").exists()
+
+
+def test_one_prompt_with_an_answer_in_a_group_is_enough(
+    training_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the one that is held out, wherever it stands: acceptance is measured on it."""
+    store = ConversationStore(tmp_path / "draft.work" / "data")
+    store.write(0, [conversation(*[GIVEN] * 20), ANSWERED, conversation(*[ASSISTANT] * 20), conversation(GIVEN)])
+    arguments = train_arguments(training_target, tmp_path / "draft", "--resume", self_generate=None, steps=1)
+    assert main(arguments) == 0
+    (line,) = (tmp_path / "draft.work" / "log.jsonl").read_text().splitlines()
+    assert json.loads(line)["acceptance"]["num_drafts"] > 0
+    assert "40 training tokens in 1 groups" in capsys.readouterr().err, "the others"
+
+
+def test_prompts_that_are_all_too_short_are_told(
+    training_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ConversationStore(tmp_path / "draft.work" / "data")
+    store.write(0, [conversation(*[GIVEN] * 20), conversation(GIVEN, ASSISTANT)])
+    arguments = train_arguments(training_target, tmp_path / "draft", "--resume", self_generate=None, steps=1)
+    assert main(arguments) == 2
+    wanted = f"all prompts with an answer in {store.folder} are too short: give more prompts"
+    assert wanted in capsys.readouterr().err
+    assert not list((tmp_path / "draft.work" / "features").glob("features-*"))
+
+
+def test_fewer_conversations_than_there_are_is_refused(
+    training_target: Path, finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would all be trained on, whatever the option says. As many, or none said, goes on."""
+    shutil.copytree(finished_run.with_name("finished.work"), tmp_path / "draft.work")
+    arguments = [training_target, tmp_path / "draft", "--resume"]
+    before = contents(tmp_path / "draft.work" / "data")
+    message = refusal(train_arguments(*arguments, steps=STEPS, self_generate=63), capsys)
+    assert "--self-generate 63 is less than the 64 conversations in " in message and "give 64 or more" in message
+    assert contents(tmp_path / "draft.work" / "data") == before
+    for count in (64, None):
+        assert main(train_arguments(*arguments, steps=STEPS, self_generate=count)) == 0
+
+
+def test_a_cache_too_small_is_told_after_the_first_group(
+    training_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not after hours of generation. A larger one goes on from there, and a run that is there is judged at once."""
+    output, data = tmp_path / "draft", tmp_path / "draft.work" / "data"
+    options = {"self_generate": 65, "max_new_tokens": 4, "max_turns": 1, "steps": 1}
+    message = refusal(train_arguments(training_target, output, cache_gib=1e-4, **options), capsys)
+    assert f"the states of one group, {data / 'tokens-00000.npz'}, take 0.0" in message
+    assert "more than --cache-gib allows: give more, and --resume" in message
+    assert [path.name for path in data.iterdir()] == ["tokens-00000.npz"]
+    for count in (65, None):
+        resumed = {**options, "self_generate": count, "cache_gib": 1e-4}
+        assert refusal(train_arguments(training_target, output, "--resume", **resumed), capsys) == message
+    assert [path.name for path in data.iterdir()] == ["tokens-00000.npz"]
+    assert main(train_arguments(training_target, output, "--resume", **options)) == 0
+    assert sorted(path.name for path in data.iterdir()) == ["tokens-00000.npz", "tokens-00001.npz"]
+
+
+def test_one_run_at_a_time_writes_an_output(
+    training_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From whatever work folder, and by whatever name. The lock leaves nothing behind."""
+    output, link = tmp_path / "draft", tmp_path / "link"
+    link.symlink_to(output)
+    for name in (output, link):
+        with locked_output(output):
+            message = refusal(train_arguments(training_target, name, work=tmp_path / "other"), capsys)
+        assert f"writes {name}: wait for it, or give another --output" in message and "another run (process " in message
+    assert not (tmp_path / "other" / "data").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_an_output_within_the_work_folder(training_target: Path, tmp_path: Path) -> None:
+    """Its lock lies in the work folder, and is no trace of an earlier run."""
+    work = tmp_path / "run"
+    assert main(train_arguments(training_target, work / "draft", work=work, steps=1, self_generate=8)) == 0
+    assert (work / "draft" / "config.json").exists() and not list(work.glob(".*"))
+
+
+def test_a_lock_that_was_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its holder ended between open and flock here: another process may have made a new one since."""
+    flock = locks.fcntl.flock
+
+    def late(file: Any, operation: int) -> None:
+        (tmp_path / ".draft.lock").unlink()
+        flock(file, operation)
+
+    monkeypatch.setattr(locks.fcntl, "flock", late)
+    with (
+        pytest.raises(ResourceError, match="has just ended: give the command again"),
+        locked_output(tmp_path / "draft"),
+    ):
+        pass

@@ -15,6 +15,7 @@ _TEMPLATE = (
     "\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
 CAPTURE_LAYERS = (1, 2, 4)
+STEPS = 10  # of the fixture finished_run
 _OPTIONS: dict[str, Any] = {
     "capture-layers": CAPTURE_LAYERS,
     "self-generate": 64,

@@ -61,7 +61,10 @@ class Dataset:
                 self.validation.append(BatchPlan(group, tuple(held_out)))
         largest = max(self.training, key=lambda group: len(self.training[group]), default=-1)
         if not self.validation and largest >= 0 and len(self.training[largest]) >= 2:  # little data: one all the same
-            self.validation.append(BatchPlan(largest, (self.training[largest].pop(),)))
+            own, conversations = self.training[largest], self._store.read(largest)
+            last = next((i for i in reversed(own) if conversations[i].prompt), own[-1])
+            own.remove(last)
+            self.validation.append(BatchPlan(largest, (last,)))
 
     @property
     def num_training_tokens(self) -> int:
@@ -95,6 +98,14 @@ class Dataset:
         if self._loaded[0] != plan.group:
             self._loaded = (plan.group, self._store.read(plan.group))
         return [self._loaded[1][i] for i in plan.conversations]
+
+    def held_out_prompts(self, count: int, batch_tokens: int, seed: int) -> list[list[int]]:
+        """Prompts of conversations that are never trained on; of training only if there is a single conversation."""
+        prompts = self._prompts(self.validation) or self._prompts(self.epoch(0, batch_tokens, seed))
+        return prompts[:: max(1, len(prompts) // count)][:count]
+
+    def _prompts(self, plans: list[BatchPlan]) -> list[list[int]]:
+        return [c.prompt for plan in plans for c in self.conversations(plan) if c.prompt]
 
     def load(self, plan: BatchPlan, answers_only: bool = False) -> Batch:
         """`answers_only`: count the answers alone even if training counts more, since acceptance is judged on them."""

@@ -31,6 +31,13 @@ class Conversation:
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    @property
+    def prompt(self) -> list[int]:
+        """What stands before the target's first answer; empty if there is none."""
+        first: int = (self.roles == ASSISTANT).argmax()
+        ids: list[int] = self.token_ids[:first].tolist()
+        return ids
+
 
 class ConversationStore:
     """The groups tokens-00000.npz, tokens-00001.npz, ... of a folder. A group that is not full may grow at its end."""

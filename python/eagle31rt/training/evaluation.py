@@ -13,7 +13,6 @@ import torch
 from eagle31rt.llm import LLM
 from eagle31rt.outputs import RequestMetrics
 from eagle31rt.sampling_params import SamplingParams
-from eagle31rt.training.conversations import ASSISTANT, Conversation
 from eagle31rt.training.export import export_head
 from eagle31rt.training.files import writing
 from eagle31rt.training.head import DraftHead
@@ -33,13 +32,6 @@ class Acceptance:
     def of(metrics: RequestMetrics) -> Acceptance:
         rates = [round(rate, 4) for rate in metrics.acceptance_per_position]
         return Acceptance(round(metrics.acceptance_length, 4), rates, metrics.num_drafts)
-
-
-def first_prompt(conversation: Conversation) -> list[int]:
-    """What stands before the target's first answer."""
-    answer = (conversation.roles == ASSISTANT).argmax()
-    ids: list[int] = conversation.token_ids[: int(answer)].tolist()
-    return ids
 
 
 def measure_acceptance(

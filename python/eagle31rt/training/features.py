@@ -49,6 +49,15 @@ class FeatureSettings:
         """What the draft reads, and the last residual stream for the target's distribution."""
         return tuple(sorted({*self.capture_layers, self.num_layers}))
 
+    def check_room(self, num_tokens: int, group: Path) -> None:
+        """Raises InvalidArgumentError if the states of the conversations in `group` exceed the bound by themselves."""
+        num_bytes = num_tokens * len(self.extracted_layers) * self.hidden_size * (4 if self.exact else 2)
+        if num_bytes > self.limit_bytes:
+            raise InvalidArgumentError(
+                f"the states of one group, {group}, take {num_bytes / 2**30:.2g} GiB, more than --cache-gib allows: "
+                "give more, and --resume"
+            )
+
 
 class ShardFeatures:
     """States of one group of conversations, read from disk conversation by conversation."""
@@ -82,6 +91,7 @@ class FeatureCache:
         if group not in self._checked or not path.is_file():
             conversations = self._store.read(group)
             if not _is_whole(path, conversations):
+                settings.check_room(sum(map(len, conversations)), self._store.path(group))
                 self._write(path, conversations)
             self._checked.add(group)
         os.utime(path)  # eviction goes by the time of last use
@@ -124,11 +134,6 @@ class FeatureCache:
 
     def _make_room(self, num_bytes: int) -> None:
         limit = self._settings.limit_bytes
-        if num_bytes > limit:
-            raise InvalidArgumentError(
-                f"the states of one group take {num_bytes / 2**30:.2f} GiB, more than --cache-gib allows: "
-                "give more, and --resume"
-            )
         files = sorted(self._folder.glob("features-*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
         used = sum(path.stat().st_size for path in files)
         for path in files:

@@ -1,19 +1,15 @@
-"""The work folder: whose run it holds (manifest.json), and that one process at a time uses it."""
+"""Whose run a work folder holds: manifest.json."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle31rt.errors import CheckpointError, InvalidArgumentError, ResourceError
-from eagle31rt.training.files import safetensors_header, write_text, writing
+from eagle31rt.errors import CheckpointError, InvalidArgumentError
+from eagle31rt.training.files import safetensors_header, write_text
 from eagle31rt.training.places import holds_run
 
 FORMAT = 1
@@ -22,29 +18,6 @@ _SAMPLES, _SAMPLE_BYTES = 16, 256
 _TARGET = "target "  # prefix of keys
 
 Manifest = dict[str, Any]  # key -> value that may not change between a run and its continuation
-
-
-@contextmanager
-def locked(work: Path) -> Iterator[None]:
-    """Makes the folder and holds it for this process; the lock ends with the process, however that ends."""
-    with writing(work):
-        work.mkdir(parents=True, exist_ok=True)
-        file = open(work / "lock", "a+", encoding="utf-8")  # noqa: SIM115 (kept open below)
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                file.seek(0)
-                holder = file.read(20).strip() or "unknown"
-                message = f"another run (process {holder}) is using {work}: wait for it, or give another --work"
-                raise ResourceError(message) from error
-            # A file system without locks: the run goes on without.
-        with writing(work / "lock"):
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
-        yield
 
 
 def target_identity(directory: Path) -> Manifest:

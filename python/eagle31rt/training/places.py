@@ -26,8 +26,14 @@ def check_places(target: Path, output: Path, work: Path, resume: bool) -> None:
     inside = _parts_below(places["--output"], places["--work"])
     if inside and inside[0] in OWN_NAMES:
         raise InvalidArgumentError(f"--output {output} lies in what the run keeps in {work}: give another")
-    _check_work(places["--work"], resume)
+    _check_work(places["--work"], resume, ignored={"manifest.json", "lock", output_lock(output).name})
     _check_output(places["--output"], resume)
+
+
+def output_lock(output: Path) -> Path:
+    """The file by which a run holds its output."""
+    place = _real(output)
+    return place.with_name(f".{place.name}.lock")
 
 
 def holds_run(work: Path) -> bool:
@@ -85,10 +91,10 @@ def _is_draft_file(path: Path) -> bool:
         return False
 
 
-def _check_work(work: Path, resume: bool) -> None:
+def _check_work(work: Path, resume: bool, ignored: set[str]) -> None:
     if not work.is_dir():
         return
-    held = {path.name.removesuffix(".partial") for path in work.iterdir()} - {"manifest.json", "lock"}
+    held = {path.name.removesuffix(".partial") for path in work.iterdir()} - ignored
     if held and not resume:
         raise InvalidArgumentError(f"{work} holds a run already: give --resume to go on with it, or another --work")
     if (held and not held & OWN_NAMES) or not _is_run(work):

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from eagle31rt.errors import DeviceError, InvalidArgumentError, ResourceError
+from eagle31rt.errors import CheckpointError, DeviceError, InvalidArgumentError, ResourceError
 from eagle31rt.llm import LLM
 from eagle31rt.training.batches import Dataset
 from eagle31rt.training.checkpoint import Checkpoint
@@ -26,8 +26,9 @@ from eagle31rt.training.export import export_head
 from eagle31rt.training.features import FeatureCache, FeatureSettings
 from eagle31rt.training.generation import Generator
 from eagle31rt.training.head import DraftHead, HeadSizes
+from eagle31rt.training.locks import locked, locked_output
 from eagle31rt.training.losses import Teacher
-from eagle31rt.training.manifest import FORMAT, Manifest, locked, settle_manifest, settle_prompts, target_identity
+from eagle31rt.training.manifest import FORMAT, Manifest, settle_manifest, settle_prompts, target_identity
 from eagle31rt.training.places import check_places
 from eagle31rt.training.prompts import Messages, read_prompt_file
 from eagle31rt.training.settings import DataSettings, TrainSettings, identity
@@ -65,12 +66,14 @@ def train(settings: TrainSettings, console: Console, resume: bool = False) -> Ac
     source = Source.read(settings.data)
     manifest = run_manifest(settings, source)
     _prepare_torch(settings)
-    with resource_errors(), locked(settings.work):
+    with resource_errors(), locked(settings.work), locked_output(settings.output):
         check_places(settings.target, settings.output, settings.work, resume)  # another run may just have ended
         settle_manifest(settings.work, manifest)
         checkpoint = load_checkpoint(settings, manifest)
-        store = generate_data(settings, source, target.vocab_size, console)
-        trainer = make_trainer(settings, target, sizes, store, checkpoint, manifest, console)
+        features = _feature_settings(settings, target, sizes)
+        store = generate_data(settings, source, target.vocab_size, features, console)
+        cache = FeatureCache(settings.work / "features", store, features)
+        trainer = make_trainer(settings, target, sizes, store, cache, checkpoint, manifest, console)
         with _progress(console) as progress:
             task = progress.add_task("training", total=trainer.total_steps, completed=trainer.step)
 
@@ -103,11 +106,13 @@ def load_checkpoint(settings: TrainSettings, manifest: Manifest) -> Checkpoint |
     return checkpoint
 
 
-def generate_data(settings: TrainSettings, source: Source, vocab_size: int, console: Console) -> ConversationStore:
+def generate_data(
+    settings: TrainSettings, source: Source, vocab_size: int, features: FeatureSettings, console: Console
+) -> ConversationStore:
     """Lets the target write what is missing of the conversations."""
     store = ConversationStore(settings.work / "data", vocab_size)
     data = settings.data
-    check_longest(store, data.max_tokens)
+    check_data(store, data, features)
     if source.prompts is None and data.self_generate == 0:
         if len(store) == 0:
             raise InvalidArgumentError("there is no data: give --prompts FILE or --self-generate N")
@@ -125,18 +130,39 @@ def generate_data(settings: TrainSettings, source: Source, vocab_size: int, cons
     generator = Generator(llm, data, source.prompts, source.documents)
     with _progress(console) as progress:
         task = progress.add_task("generating", total=generator.num_groups)
-        generator.run(store, lambda done, total: progress.update(task, completed=done, total=total))
+
+        def report(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+            if done:  # a bound on the states that one group exceeds is told after that group, not after all
+                features.check_room(sum(map(len, store.read(done - 1))), store.path(done - 1))
+
+        generator.run(store, report)
     return store
 
 
-def check_longest(store: ConversationStore, max_tokens: int) -> None:
-    """Raises InvalidArgumentError for data of an earlier run with a larger --max-tokens."""
+def check_data(store: ConversationStore, data: DataSettings, features: FeatureSettings) -> None:
+    """What an earlier run left, before anything is added to it.
+
+    Raises CheckpointError for a group that no run has written, InvalidArgumentError for settings that it does not fit.
+    """
+    count = 0
     for group in range(len(store)):
-        longest = max(map(len, store.read(group)), default=0)
-        if longest > max_tokens:
+        conversations, path = store.read(group), store.path(group)
+        count += len(conversations)
+        longest = max(map(len, conversations), default=0)
+        if not any(conversation.prompt for conversation in conversations):
+            advice = "remove it; --resume with the same --self-generate or --prompts makes it again"
+            raise CheckpointError(f"{path} holds no prompt with an answer: {advice}")
+        if longest > data.max_tokens:
             raise InvalidArgumentError(
-                f"{store.path(group)} holds a conversation of {longest} tokens: give --max-tokens {longest} or more"
+                f"{path} holds a conversation of {longest} tokens: give --max-tokens {longest} or more"
             )
+        features.check_room(sum(map(len, conversations)), path)
+    if 0 < data.self_generate < count:
+        raise InvalidArgumentError(
+            f"--self-generate {data.self_generate} is less than the {count} conversations in {store.folder}, all of "
+            f"which are trained on: give {count} or more, or another --work"
+        )
 
 
 def make_trainer(
@@ -144,6 +170,7 @@ def make_trainer(
     target: TargetSizes,
     sizes: HeadSizes,
     store: ConversationStore,
+    features: FeatureCache,
     checkpoint: Checkpoint | None,
     manifest: Manifest,
     console: Console,
@@ -151,10 +178,11 @@ def make_trainer(
     """A trainer at step 0, or at the step of the checkpoint."""
     tensors = TargetTensors.read(settings.target)
     kept = checkpoint.kept if checkpoint else _choose(store, sizes, target, console)
-    features = FeatureCache(settings.work / "features", store, _feature_settings(settings, target, sizes))
     dataset = Dataset(store, features, kept, target.vocab_size, settings.device, settings.loop.train_on_prompts)
     if dataset.num_training_tokens == 0:
-        raise InvalidArgumentError("the conversations hold nothing to train on: give more prompts")
+        raise InvalidArgumentError(f"the conversations in {store.folder} hold nothing to train on: give more prompts")
+    if not dataset.held_out_prompts(1, settings.loop.batch_tokens, settings.loop.seed):
+        raise InvalidArgumentError(f"all prompts with an answer in {store.folder} are too short: give more prompts")
     torch.manual_seed(settings.loop.seed)
     head = DraftHead(sizes, tensors.embedding, settings.data.max_tokens + settings.loop.ttt_steps)
     folded = tensors.folded_head(kept)

@@ -15,7 +15,7 @@ import torch
 from eagle31rt.errors import CheckpointError, Eagle31rtError
 from eagle31rt.training.batches import BatchPlan, Dataset
 from eagle31rt.training.checkpoint import Checkpoint
-from eagle31rt.training.evaluation import Acceptance, evaluate_head, first_prompt
+from eagle31rt.training.evaluation import Acceptance, evaluate_head
 from eagle31rt.training.files import writing
 from eagle31rt.training.head import DraftHead
 from eagle31rt.training.losses import StepLoss, Teacher, step_losses, weighted_loss
@@ -239,7 +239,7 @@ class Trainer:
             self.sizes,
             settings.target,
             settings.work,
-            self.held_out_prompts(loop.evaluate_prompts),
+            self.dataset.held_out_prompts(loop.evaluate_prompts, loop.batch_tokens, loop.seed),
             loop.num_speculative_tokens,
             settings.threads,
             settings.device,
@@ -249,11 +249,3 @@ class Trainer:
         with writing(path), open(path, "a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
         return acceptance
-
-    def held_out_prompts(self, count: int) -> list[list[int]]:
-        """Prompts of conversations that are never trained on; of training only if there is a single conversation."""
-        loop = self.settings.loop
-        plans = self.dataset.validation or self.dataset.epoch(0, loop.batch_tokens, loop.seed)[:1]
-        conversations = [c for plan in plans for c in self.dataset.conversations(plan)]
-        step = max(1, len(conversations) // count)
-        return [first_prompt(conversation) for conversation in conversations[::step][:count]]
