@@ -177,8 +177,7 @@ def test_the_head_of_kimi_is_the_published_one(tmp_path: Path) -> None:
     wanted = {"model_type": "kimi_k2", "num_key_value_heads": 64, "hidden_size": 7168, "intermediate_size": 18432}
     wanted |= {"rope_theta": 50000.0, "eagle_aux_hidden_state_layer_ids": [2, 30, 58], "eos_token_id": 163585}
     assert wanted.items() <= exported.items() and "head_dim" not in exported
-    rope = {**KIMI_ROPE, "rope_type": "yarn", "truncate": True}
-    del rope["type"]
+    rope = {("rope_type" if key == "type" else key): value for key, value in KIMI_ROPE.items()}
     assert exported["rope_scaling"] == rope
     grouped = head_sizes(HeadSettings(attention="gqa"), target)
     assert grouped.attention == GroupedSizes(64, 128) and grouped.rope.yarn is None
@@ -217,9 +216,11 @@ def test_the_export_is_torchspecs(tmp_path: Path) -> None:
     assert logits.tobytes() == expected.tobytes() and ids == expected_ids
 
 
-def test_yarn_survives_the_export(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [{"mscale": 1.0, "mscale_all_dim": 1.0}, {}, {"truncate": False}])
+def test_yarn_survives_the_export(tmp_path: Path, given: dict[str, Any]) -> None:
+    """A key that the draft does not have is not written either: vLLM reads mscale 0 as another angle than none."""
     target = write_target(tmp_path / "target", TARGET, seed=1)
-    rope = {**KIMI_ROPE, "original_max_position_embeddings": 8}
+    rope = {"rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 8, **given}
     spec = DraftSpec(graph="deepseek", draft_vocab_size=40, rope_scaling=rope, rope_theta=70.0, dtype="bfloat16")
     draft = write_draft(tmp_path / "draft", target, spec).directory
     sizes = TargetSizes.read(target.directory)
@@ -229,6 +230,7 @@ def test_yarn_survives_the_export(tmp_path: Path) -> None:
     logits, _ = run_draft(target.directory, tmp_path / "exported", tokens, 4)
     assert logits.tobytes() == run_draft(target.directory, draft, tokens, 4)[0].tobytes()
     config = config_of(tmp_path / "exported")
+    assert config["rope_scaling"].keys() == {*rope, "beta_fast", "beta_slow"}
     shutil.copytree(tmp_path / "exported", tmp_path / "unscaled")
     (tmp_path / "unscaled" / "config.json").write_text(json.dumps({**config, "rope_scaling": None}))
     assert logits.tobytes() != run_draft(target.directory, tmp_path / "unscaled", tokens, 4)[0].tobytes()

@@ -1,8 +1,9 @@
 """A closed-form start: most of what a head can learn is linear, and least squares finds that part in a minute.
 
 Regression of the target's next last state (unit RMS) on [captured states of p, embedding of token p + 1]. The captured
-part becomes fc, the residual stream. The embedding part, reduced to the rank that the value heads have, becomes
-o_proj * v_proj of one query head per kv head that attends to its own slot. Everything else starts almost silent.
+part becomes fc, the residual stream. The embedding part, reduced to the rank that the values have, becomes o_proj times
+what makes the values (v_proj; of a latent attention kv_b_proj, norm and kv_a_proj_with_mqa) of heads that attend to
+their own slot: one query head per kv head. Everything else starts almost silent.
 """
 
 from __future__ import annotations

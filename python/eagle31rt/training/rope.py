@@ -50,8 +50,10 @@ class Yarn:
         )
 
     def config(self) -> dict[str, Any]:
-        """rope_scaling of an exported config."""
-        return {"rope_type": "yarn", **{key: value for key, value in asdict(self).items() if value is not None}}
+        """rope_scaling of an exported config: what is not given is left out, since engines differ in reading it."""
+        unset = {"mscale": 0.0, "mscale_all_dim": 0.0, "attention_factor": None, "truncate": True}
+        given = {key: value for key, value in asdict(self).items() if key not in unset or value != unset[key]}
+        return {"rope_type": "yarn", **given}
 
     def magnitude(self, mscale: float) -> float:
         return 1.0 if self.factor <= 1.0 else 0.1 * mscale * math.log(self.factor) + 1.0
