@@ -22,6 +22,21 @@ COLUMNS = {
     "draft": "test_drafts_are_accepted",
 }
 
+QUANTISED = [
+    "## Quantised weights",
+    "",
+    "Matrices of a checkpoint in FP8 blocks, packed int4 (compressed-tensors) or MXFP4 (gpt_oss) stay in that form in "
+    "memory, on CPU and CUDA, and give the bits of the same values dequantised to the model's dtype: ids, "
+    "log-probabilities and acceptance are those of the dequantised checkpoint (`tests/test_quantised_targets.py`). "
+    "Bytes of an element, where bfloat16 takes 2: FP8 in blocks of 128 columns 1.03, int4 in groups of 32 0.56, MXFP4 "
+    "0.53.",
+    "",
+    "Dequantised when they are loaded are: the key half of `kv_b_proj` under latent attention, which is absorbed "
+    "transposed, so that its groups would run down its columns; weights stacked of parts in several forms (q, k and v; "
+    "gate and up) and the experts of a layer that are not all in one; on CUDA blocks or groups whose columns are "
+    "neither 16, 32 nor a multiple of 64.",
+]
+
 
 def render() -> str:
     """The whole document."""
@@ -38,7 +53,7 @@ def render() -> str:
     ]
     for name, family in FAMILIES.items():
         lines.append(f"| `{name}` | " + " | ".join("yes" for _ in COLUMNS) + f" | {family.note} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *QUANTISED]) + "\n"
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def test_kimi_k26_with_its_latent_draft(tmp_path: Path) -> None:
                 "attention": 61 * 85_983_232 * BF16,  # q_b 12288 x 1536, kv_b 16384 x 512, o 7168 x 8192
                 "mlp": 396_361_728 * BF16,  # 3 x 7168 x 18432
                 "shared_experts": 60 * 44_040_192 * BF16,  # 3 x 7168 x 2048
-                "routed_experts": 60 * 384 * 44_040_192 * BF16,
+                "routed_experts": 60 * 384 * 44_040_192 * 9 // 16,  # four bits, and two bytes for each 32 values
             },
             size,
         )
@@ -84,7 +84,9 @@ def test_kimi_k26_with_its_latent_draft(tmp_path: Path) -> None:
         assert rank["draft_kv_bytes_per_token"] == 576 * BF16
         assert rank["kv_cache_bytes"] == 64 * 262144 * 62 * 576 * BF16
     first = plan["ranks"][0]
-    assert first["target_weight_bytes"] == 1_026_407_202_816 * BF16 + (60 * 384 + 1_006_592) * F32
+    plain = 1_026_407_202_816 - 60 * 384 * 44_040_192
+    quantised = 60 * 384 * 24_772_608  # bytes: 44_040_192 x (1 / 2 + 2 / 32)
+    assert first["target_weight_bytes"] == plain * BF16 + quantised + (60 * 384 + 1_006_592) * F32
     rows = 512 + 64 * 4
     # 3 x 7168, 3 x 18432, 1536 + 576 + 64 x (192 + 576 + 512 + 128), 384 + 8 x (4 + 3 x 2048 + 7168)
     # and of the draft: 3 x 7168 captured, 5 x 7168, 3 x 18432 and its attention
@@ -114,7 +116,8 @@ def test_gpt_oss_120b_with_the_head_of_nvidia(tmp_path: Path) -> None:
                 "head": 201088 * 2880 * BF16,
                 # q and o 4096 x 2880, k and v 512 x 2880; biases of q, k, v and sinks
                 "attention": 36 * (26_542_080 * BF16 + (4096 + 2 * 512 + 64) * F32),
-                "routed_experts": 36 * (3_185_049_600 * BF16 + 128 * 5760 * F32),
+                # 3 x 128 x 2880 x 2880 values of four bits, and a byte for each 32 of them
+                "routed_experts": 36 * (1_692_057_600 + 128 * 5760 * F32),
             },
             size,
         )

@@ -114,6 +114,57 @@ def test_logits_are_the_twin_s(tmp_path: Path, form: str, dtype: str) -> None:
     assert chunked.tobytes() == expected.tobytes()
 
 
+WHOLE = TargetSpec(  # whole panels
+    num_layers=2, hidden_size=128, intermediate_size=256, num_heads=4, num_kv_heads=4, head_dim=32, vocab_size=96
+)
+LAYER = 4 * 128 * 128 + 3 * 128 * 256  # elements
+
+
+@pytest.mark.parametrize(
+    ("quantise", "config", "layer_bytes"),
+    [
+        (fp8_blocks(), fp8_config(), LAYER + 4 * LAYER // 128),  # a float32 scale for 128 features of an output
+        (packed_int4(32), int4_config(32), LAYER // 2 + 2 * LAYER // 32),
+        (packed_int4(128), int4_config(128), LAYER // 2 + 2 * LAYER // 128),
+    ],
+)
+def test_matrices_stay_quantised_in_memory(
+    tmp_path: Path, quantise: Quantise, config: dict[str, Any], layer_bytes: int
+) -> None:
+    write_pair(tmp_path, WHOLE, is_linear, quantise, config)
+    others = 2 * 96 * 128 * 2 + 5 * 128 * 4  # embedding and head in bfloat16, norms in float32
+    engine = make_engine(tmp_path / "quantised", dtype="bfloat16")
+    assert engine.info["weight_bytes"] == others + 2 * layer_bytes
+    assert make_engine(tmp_path / "twin", dtype="bfloat16").info["weight_bytes"] == others + 2 * LAYER * 2
+
+
+def test_experts_in_several_forms_are_dequantised(tmp_path: Path) -> None:
+    """One expert of a layer is not quantised: the operator takes all of them in one form."""
+
+    def which(name: str) -> bool:
+        return is_linear(name) and ".experts.3." not in name
+
+    write_pair(tmp_path, DEEPSEEK, which, fp8_blocks(), fp8_config())
+    expected, _ = run_decoder(tmp_path / "twin", PROMPT, dtype="bfloat16")
+    found, _ = run_decoder(tmp_path / "quantised", PROMPT, dtype="bfloat16")
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("form", ["fp8", "fp8-small-blocks", "int4-everywhere"])
+def test_outcomes_on_cuda_are_the_twin_s(tmp_path: Path, form: str) -> None:
+    """Ids and log-probabilities; blocks of 24 columns have no kernel there and are dequantised."""
+    write_pair(tmp_path, *FORMS[form])
+    requests = [
+        Request(random_prompt(4 + 9 * i, seed=i), endless(4, temperature=0.8 * i, logprobs=1)) for i in range(2)
+    ]
+    outcomes = [
+        [result.outcome for result in serve(make_engine(tmp_path / name, device="cuda", dtype="bfloat16"), requests)]
+        for name in ("quantised", "twin")
+    ]
+    assert outcomes[0] == outcomes[1]
+
+
 def test_speculation_changes_no_id(tmp_path: Path) -> None:
     twin = write_pair(tmp_path, *FORMS["int4"])
     draft = write_draft(tmp_path / "draft", twin, DraftSpec(num_heads=2, num_kv_heads=1, head_dim=8), seed=2)

@@ -40,11 +40,11 @@ constexpr Kind kKinds[] = {
     {"d2t", "vocabulary_map", WeightShare::kWhole},
 };
 
-void add(WeightInventory& inventory, const std::string& name, int64_t num_elements, int64_t element_bytes) {
+void add(WeightInventory& inventory, const std::string& name, int64_t num_bytes) {
   const auto* found = std::find_if(std::begin(kKinds), std::end(kKinds),
                                    [&](const Kind& kind) { return name.find(kind.part) != name.npos; });
   E31_CHECK(found != std::end(kKinds), kInternal, "no kind of weight is known for ", name);
-  inventory.bytes[{found->kind, found->share}] += num_elements * element_bytes;
+  inventory.bytes[{found->kind, found->share}] += num_bytes;
 }
 
 std::map<std::string, int64_t> device_bytes(const WeightInventory& inventory, int32_t tensor_parallel_size,
@@ -105,9 +105,8 @@ int64_t ModelPlan::weight_bytes() const {
 
 WeightInventory decoder_inventory(const Checkpoint& checkpoint, const DecoderConfig& config, DType dtype) {
   WeightInventory inventory;
-  inventory.file_bytes = check_decoder_weights(checkpoint, config, [&](const WeightPart& part) {
-    add(inventory, part.name, part.rows * part.columns, part.is_matrix ? dtype_size(dtype) : kFloatBytes);
-  });
+  inventory.file_bytes = check_decoder_weights(
+      checkpoint, config, [&](const WeightPart& part) { add(inventory, part.name, part.num_bytes(dtype)); });
   return inventory;
 }
 
@@ -118,7 +117,7 @@ WeightInventory draft_inventory(const Checkpoint& checkpoint, DType dtype) {
     if (name.ends_with("t2d")) continue;  // checked, not kept
     const bool is_map = name.ends_with("d2t");
     const int64_t element_bytes = entry.shape.size() == 2 ? dtype_size(dtype) : kFloatBytes;
-    add(inventory, name, entry.num_elements(), is_map ? dtype_size(DType::kInt32) : element_bytes);
+    add(inventory, name, entry.num_elements() * (is_map ? dtype_size(DType::kInt32) : element_bytes));
   }
   return inventory;
 }

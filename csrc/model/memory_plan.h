@@ -3,7 +3,8 @@
 //
 // Shares are those of vLLM. Heads, the width of MLPs and of each expert, and the vocabulary are divided; the router,
 // norms, latent down-projections (q_a, kv_a) and the draft's fusion are on every device, and so is the latent KV cache.
-// KV heads are divided down to one a device. Element counts are exact; a CPU's weights are filled up to 32 rows each.
+// KV heads are divided down to one a device. Matrices count as they are kept, quantised ones with their codes and
+// scales. Element counts are exact; a CPU's weights are filled up to 32 rows each.
 #pragma once
 
 #include <cstdint>

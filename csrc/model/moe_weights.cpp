@@ -1,6 +1,5 @@
 #include "model/moe_weights.h"
 
-#include <bit>
 #include <memory>
 #include <vector>
 
@@ -31,27 +30,33 @@ class Mxfp4Rows : public RowSource {
     for (int64_t r = 0; r < num_rows; ++r) {
       const int64_t row = layout_.expert * layout_.num_rows + stored_row(first_row + r, layout_.num_interleaved);
       for (int64_t block = row * num_blocks; block < (row + 1) * num_blocks; ++block) {
-        rows = widen_block(entries[0]->data + block * (kBlock / 2), entries[1]->data[block], rows);
+        const float scale = e8m0_value(std::to_integer<uint32_t>(entries[1]->data[block]));
+        for (int64_t i = 0; i < kBlock; ++i)
+          *rows++ = code_value(WeightCode::kFp4, code(*entries[0], block, i)) * scale;
+      }
+    }
+  }
+  WeightForm form(std::span<const TensorEntry* const> /*entries*/) const override {
+    return {WeightCode::kFp4, ScaleType::kE8M0, kBlock};
+  }
+  void read_codes(std::span<const TensorEntry* const> entries, int64_t first_row, int64_t num_rows, uint8_t* codes,
+                  float* scales) const override {
+    const int64_t num_blocks = layout_.columns / kBlock;
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const int64_t row = layout_.expert * layout_.num_rows + stored_row(first_row + r, layout_.num_interleaved);
+      for (int64_t block = row * num_blocks; block < (row + 1) * num_blocks; ++block) {
+        for (int64_t i = 0; i < kBlock; ++i) *codes++ = code(*entries[0], block, i);
+        *scales++ = e8m0_value(std::to_integer<uint32_t>(entries[1]->data[block]));
       }
     }
   }
 
  private:
-  static constexpr int64_t kBlock = 32;
+  static constexpr int32_t kBlock = 32;
 
-  static float* widen_block(const std::byte* bytes, std::byte scale, float* out) {
-    static constexpr float kMagnitudes[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
-    const float unit = power_of_two(std::to_integer<uint32_t>(scale));
-    for (int64_t i = 0; i < kBlock; ++i) {
-      const uint32_t code = std::to_integer<uint32_t>(bytes[i / 2]) >> (i % 2 * 4) & 0xfu;
-      *out++ = ((code & 8u) != 0 ? -1.0f : 1.0f) * kMagnitudes[code & 7u] * unit;
-    }
-    return out;
-  }
-  // 2^(scale - 127); 255 stands for NaN, which the loader then refuses.
-  static float power_of_two(uint32_t scale) {
-    if (scale == 0) return 0x1p-127f;
-    return std::bit_cast<float>(scale == 255 ? 0x7fc00000u : scale << 23);
+  static uint8_t code(const TensorEntry& blocks, int64_t block, int64_t i) {
+    return static_cast<uint8_t>(std::to_integer<uint32_t>(blocks.data[block * (kBlock / 2) + i / 2]) >> (i % 2 * 4) &
+                                0xfu);
   }
 
   std::string name_;
@@ -98,9 +103,9 @@ void add_fused(WeightLoader& loader, MoeWeights& weights, const MoeConfig& confi
   const Matrix gate_up = {"gate_up_proj", 2 * width, hidden_size, width};
   const Matrix down = {"down_proj", hidden_size, width, 0};
   const auto add = [&](std::vector<PackedWeight>& experts, Vector& bias, const Matrix& matrix) {
-    for (size_t e = 0; e < experts.size(); ++e) {
-      loader.add_matrix(experts[e], {fused_part(config, matrix, static_cast<int64_t>(e), prefix)}, matrix.columns);
-    }
+    loader.add_matrices(
+        experts, [&](int64_t e) { return std::vector<TensorPart>{fused_part(config, matrix, e, prefix)}; },
+        matrix.columns);
     if (config.expert_biases) add_fused_bias(loader, bias, config, matrix, prefix);
   };
   add(weights.gate_up, weights.gate_up_bias, gate_up);
@@ -110,15 +115,15 @@ void add_fused(WeightLoader& loader, MoeWeights& weights, const MoeConfig& confi
 void add_separate(WeightLoader& loader, MoeWeights& weights, const MoeConfig& config, int64_t hidden_size,
                   const std::string& prefix) {
   const int64_t width = config.moe_intermediate_size;
-  const auto name = [&](size_t expert, const char* matrix) {
+  const auto name = [&](int64_t expert, const char* matrix) {
     return concat(prefix, "mlp.experts.", expert, ".", matrix, ".weight");
   };
-  for (size_t e = 0; e < weights.gate_up.size(); ++e) {
-    loader.add_matrix(weights.gate_up[e], {{name(e, "gate_proj"), width}, {name(e, "up_proj"), width}}, hidden_size);
-  }
-  for (size_t e = 0; e < weights.down.size(); ++e) {
-    loader.add_matrix(weights.down[e], {{name(e, "down_proj"), hidden_size}}, width);
-  }
+  loader.add_matrices(
+      weights.gate_up,
+      [&](int64_t e) { return std::vector<TensorPart>{{name(e, "gate_proj"), width}, {name(e, "up_proj"), width}}; },
+      hidden_size);
+  loader.add_matrices(
+      weights.down, [&](int64_t e) { return std::vector<TensorPart>{{name(e, "down_proj"), hidden_size}}; }, width);
 }
 
 }  // namespace

@@ -1,9 +1,6 @@
 #include "model/stored_matrix.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <limits>
 
 #include "base/check.h"
 #include "base/json.h"
@@ -40,8 +37,8 @@ class PlainMatrix : public StoredMatrix {
 // A scale for each block of block_rows x block_columns values; the last ones may be cut.
 class ScaledMatrix : public StoredMatrix {
  public:
-  ScaledMatrix(std::string name, int64_t rows, int64_t columns, const QuantisedFormat& format)
-      : name_(std::move(name)), rows_(rows), columns_(columns), format_(format) {}
+  ScaledMatrix(std::string name, int64_t rows, int64_t columns, const QuantisedFormat& format, WeightCode code)
+      : name_(std::move(name)), rows_(rows), columns_(columns), format_(format), code_(code) {}
 
   void read(std::span<const TensorEntry* const> entries, int64_t row, int64_t first_column, int64_t count,
             float* values) const override {
@@ -51,14 +48,27 @@ class ScaledMatrix : public StoredMatrix {
       const int64_t block = column / format_.block_columns;
       const float scale = element(*entries[1], scale_row + block);
       for (const int64_t stop = std::min(end, (block + 1) * format_.block_columns); column < stop; ++column) {
-        *values++ = code_value(entries[0]->data, row, column) * scale;
+        *values++ = code_value(code_, code_at(entries[0]->data, row, column)) * scale;
       }
     }
+  }
+  WeightForm form(std::span<const TensorEntry* const> entries) const override {
+    const bool is_bfloat16 = entries[1] != nullptr && entries[1]->dtype == DType::kBFloat16;
+    const ScaleType scale =
+        is_bfloat16 && code_ == WeightCode::kInt4 ? ScaleType::kBFloat16 : ScaleType::kFloat32;  // float32 holds any
+    return {code_, scale, format_.block_columns};
+  }
+  void read_codes(std::span<const TensorEntry* const> entries, int64_t row, uint8_t* codes,
+                  float* scales) const override {
+    check(entries, row, 0);
+    for (int64_t column = 0; column < columns_; ++column) *codes++ = code_at(entries[0]->data, row, column);
+    const int64_t scale_row = row / format_.block_rows * scale_columns();
+    for (int64_t block = 0; block < scale_columns(); ++block) *scales++ = element(*entries[1], scale_row + block);
   }
 
  protected:
   virtual void check(std::span<const TensorEntry* const> /*entries*/, int64_t /*row*/, int64_t /*column*/) const {}
-  virtual float code_value(const std::byte* codes, int64_t row, int64_t column) const = 0;
+  virtual uint8_t code_at(const std::byte* codes, int64_t row, int64_t column) const = 0;
   std::vector<int64_t> scale_shape() const { return {blocks_of(rows_, format_.block_rows), scale_columns()}; }
 
   std::string name_;
@@ -68,33 +78,21 @@ class ScaledMatrix : public StoredMatrix {
   int64_t scale_columns() const { return blocks_of(columns_, format_.block_columns); }
 
   QuantisedFormat format_;
+  WeightCode code_;
 };
-
-// E4M3 of OCP OFP8: bias 7, no infinity, NaN in 0x7f and 0xff (which the loader then refuses).
-constexpr std::array<float, 256> fp8_values() {
-  std::array<float, 256> values{};
-  for (uint32_t code = 0; code < 256; ++code) {
-    const uint32_t exponent = code >> 3 & 15u, mantissa = code & 7u;
-    float value = static_cast<float>(exponent == 0 ? mantissa : 8 + mantissa) * 0x1p-9f;  // in units of 2^-9
-    for (uint32_t e = 1; e < exponent; ++e) value *= 2.0f;
-    if ((code & 0x7fu) == 0x7fu) value = std::numeric_limits<float>::quiet_NaN();
-    values[code] = (code & 0x80u) != 0 ? -value : value;
-  }
-  return values;
-}
 
 class Fp8Matrix : public ScaledMatrix {
  public:
-  using ScaledMatrix::ScaledMatrix;
+  Fp8Matrix(std::string name, int64_t rows, int64_t columns, const QuantisedFormat& format)
+      : ScaledMatrix(std::move(name), rows, columns, format, WeightCode::kFp8) {}
 
   std::vector<RowSource::Tensor> tensors() const override {
     return {{name_, {rows_, columns_}, "F8_E4M3"}, {name_ + kFp8Scale, scale_shape()}};
   }
 
  protected:
-  float code_value(const std::byte* codes, int64_t row, int64_t column) const override {
-    static constexpr std::array<float, 256> kValues = fp8_values();
-    return kValues[std::to_integer<size_t>(codes[row * columns_ + column])];
+  uint8_t code_at(const std::byte* codes, int64_t row, int64_t column) const override {
+    return std::to_integer<uint8_t>(codes[row * columns_ + column]);
   }
 };
 
@@ -104,7 +102,7 @@ class Int4Matrix : public ScaledMatrix {
   // shape_dtype: the file's, of weight_shape.
   Int4Matrix(std::string name, int64_t rows, int64_t columns, const QuantisedFormat& format, std::string shape_dtype,
              std::string source)
-      : ScaledMatrix(std::move(name), rows, columns, format),
+      : ScaledMatrix(std::move(name), rows, columns, format, WeightCode::kInt4),
         shape_dtype_(std::move(shape_dtype)),
         source_(std::move(source)) {}
 
@@ -123,9 +121,9 @@ class Int4Matrix : public ScaledMatrix {
     E31_CHECK(rows == rows_ && columns == columns_, kCheckpoint, source_, ": tensor ", quote(shape.name), " holds [",
               rows, ", ", columns, "], but config.json asks for [", rows_, ", ", columns_, "]");
   }
-  float code_value(const std::byte* codes, int64_t row, int64_t column) const override {
-    const auto byte = std::to_integer<int32_t>(codes[row * words_per_row() * 4 + column / 2]);
-    return static_cast<float>((byte >> (column % 2 * 4) & 15) - 8);
+  uint8_t code_at(const std::byte* codes, int64_t row, int64_t column) const override {
+    const auto byte = std::to_integer<uint32_t>(codes[row * words_per_row() * 4 + column / 2]);
+    return static_cast<uint8_t>(byte >> (column % 2 * 4) & 15u);
   }
 
  private:
@@ -175,6 +173,15 @@ void MatrixPart::read(std::span<const TensorEntry* const> entries, int64_t first
   for (int64_t k = 0; k < columns; ++k) {
     matrix_->read(entries, layout_.first_row + k, first_row, num_rows, column.data());
     for (int64_t r = 0; r < num_rows; ++r) rows[r * columns + k] = column[static_cast<size_t>(r)];
+  }
+}
+
+void MatrixPart::read_codes(std::span<const TensorEntry* const> entries, int64_t first_row, int64_t num_rows,
+                            uint8_t* codes, float* scales) const {
+  const int64_t num_groups = matrix_->form(entries).num_groups(layout_.columns);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    matrix_->read_codes(entries, layout_.first_row + first_row + r, codes + r * layout_.columns,
+                        scales + r * num_groups);
   }
 }
 

@@ -1,4 +1,5 @@
-// A matrix in the form in which a checkpoint stores it, read as float32: plain, in FP8 blocks or as packed int4.
+// A matrix in the form in which a checkpoint stores it, read as float32 or as its codes: plain, in FP8 blocks or as
+// packed int4.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,10 @@ class StoredMatrix {
   // values[j] = element (row, first_column + j), j < count. entries: of tensors(), in their order.
   virtual void read(std::span<const TensorEntry* const> entries, int64_t row, int64_t first_column, int64_t count,
                     float* values) const = 0;
+  // As of RowSource, for whole rows.
+  virtual WeightForm form(std::span<const TensorEntry* const> /*entries*/) const { return {}; }
+  virtual void read_codes(std::span<const TensorEntry* const> /*entries*/, int64_t /*row*/, uint8_t* /*codes*/,
+                          float* /*scales*/) const {}
 };
 
 // The matrix [rows, columns] with the canonical name `name`, which ends in ".weight". It has the form `format` if the
@@ -42,6 +47,11 @@ class MatrixPart : public RowSource {
   std::vector<Tensor> tensors() const override { return matrix_->tensors(); }
   void read(std::span<const TensorEntry* const> entries, int64_t first_row, int64_t num_rows,
             float* rows) const override;
+  WeightForm form(std::span<const TensorEntry* const> entries) const override {
+    return layout_.transposed ? WeightForm{} : matrix_->form(entries);  // a group would run down a column
+  }
+  void read_codes(std::span<const TensorEntry* const> entries, int64_t first_row, int64_t num_rows, uint8_t* codes,
+                  float* scales) const override;
 
  private:
   std::shared_ptr<const StoredMatrix> matrix_;

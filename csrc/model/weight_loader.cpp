@@ -55,30 +55,9 @@ void check_finite(int64_t num_bad, const TensorEntry& entry, DType dtype, const 
 
 }  // namespace
 
-std::string strip_model_prefix(const std::string& name) { return name.starts_with("model.") ? name.substr(6) : name; }
-
-CanonicalNames::CanonicalNames(const Checkpoint& checkpoint,
-                               const std::function<std::string(const std::string&)>& canonical)
-    : checkpoint_(checkpoint) {
-  for (const auto& [name, entry] : checkpoint.tensors()) {
-    const std::string key = canonical(name);
-    if (key.empty()) continue;
-    const auto [found, added] = tensors_.emplace(key, &entry);
-    E31_CHECK(added, kCheckpoint, checkpoint.directory(), ": tensors ", quote(found->second->name), " and ",
-              quote(name), " are the same weight; remove one");
-  }
-}
-
-const TensorEntry* CanonicalNames::find(const std::string& name) const {
-  const auto found = tensors_.find(name);
-  return found == tensors_.end() ? nullptr : found->second;
-}
-
-const TensorEntry* CanonicalNames::find_containing(const std::string& part) const {
-  for (const auto& [name, entry] : tensors_) {
-    if (name.find(part) != name.npos) return entry;
-  }
-  return nullptr;
+void RowSource::read_codes(std::span<const TensorEntry* const> /*entries*/, int64_t /*first_row*/, int64_t /*num_rows*/,
+                           uint8_t* /*codes*/, float* /*scales*/) const {
+  fail(ErrorCode::kInternal, "a source without a quantised form was asked for codes");
 }
 
 WeightLoader::WeightLoader(const CanonicalNames& names, DType dtype, Device& device,
@@ -89,14 +68,40 @@ WeightLoader::WeightLoader(const CanonicalNames& names, DType dtype, Device& dev
       quantised_(quantised),
       layout_(device.kind() == DeviceKind::kCpu ? WeightLayout::kPanels : WeightLayout::kRowMajor) {}
 
-void WeightLoader::add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns) {
+// Not quantised unless all parts have one form and this device kernels for it.
+WeightForm WeightLoader::common_form(const std::vector<TensorPart>& parts) const {
+  WeightForm form;
+  for (const TensorPart& part : parts) {
+    const WeightForm own = part.source == nullptr ? WeightForm{} : part.source->form(entries_of(part));
+    if (&part == &parts.front()) form = own;
+    if (own != form) return {};
+  }
+  return form.is_quantised() && has_kernels(form, layout_) ? form : WeightForm{};
+}
+
+void WeightLoader::add_matrices(std::vector<PackedWeight>& destinations,
+                                const std::function<std::vector<TensorPart>(int64_t)>& parts_of, int64_t columns) {
+  const size_t first = matrices_.size();
+  for (size_t i = 0; i < destinations.size(); ++i) {
+    add_matrix(destinations[i], parts_of(static_cast<int64_t>(i)), columns);
+  }
+  const auto own = std::span(matrices_).subspan(first);
+  const bool equal =
+      std::all_of(own.begin(), own.end(), [&](const MatrixPlan& plan) { return plan.form == own[0].form; });
+  if (equal) return;
+  for (MatrixPlan& plan : own) plan.form = {};
+}
+
+void WeightLoader::add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns,
+                              Storage storage) {
   if (quantised_) {
     for (TensorPart& part : parts) {
       if (part.source != nullptr || !is_quantised(names_, *quantised_, part.name)) continue;
       part.source = std::make_shared<MatrixPart>(matrix(part.name, part.rows, columns), MatrixPart::Layout{0, columns});
     }
   }
-  matrices_.push_back({&destination, std::move(parts), columns});
+  const WeightForm form = storage == Storage::kAsStored ? common_form(parts) : WeightForm{};
+  matrices_.push_back({&destination, std::move(parts), columns, form});
 }
 
 std::shared_ptr<const StoredMatrix> WeightLoader::matrix(const std::string& name, int64_t rows, int64_t columns) const {
@@ -109,10 +114,10 @@ void WeightLoader::add_vector(Vector& destination, std::vector<TensorPart> parts
 
 void WeightLoader::for_each_part(const std::function<void(const WeightPart&)>& visit) const {
   for (const MatrixPlan& plan : matrices_) {
-    for (const TensorPart& part : plan.parts) visit({part.name, part.rows, plan.columns, true});
+    for (const TensorPart& part : plan.parts) visit({part.name, part.rows, plan.columns, true, plan.form});
   }
   for (const VectorPlan& plan : vectors_) {
-    for (const TensorPart& part : plan.parts) visit({part.name, part.rows, 1, false});
+    for (const TensorPart& part : plan.parts) visit({part.name, part.rows, 1, false, {}});
   }
 }
 
@@ -165,6 +170,31 @@ std::vector<const TensorEntry*> WeightLoader::entries_of(const TensorPart& part)
   return entries;
 }
 
+namespace {
+
+struct RowRange {
+  const TensorPart& part;
+  int64_t first, count;
+};
+
+// The rows as codes and scales, a panel at a time. Returns how many elements are not finite.
+int64_t write_codes(PackedWeight& destination, int64_t row, const RowRange& range,
+                    std::span<const TensorEntry* const> entries) {
+  const PackedWeightView view = destination.view();
+  const int64_t panel = std::min(range.count, kPanelWidth);
+  std::vector<uint8_t> codes(static_cast<size_t>(panel * view.in_features));
+  std::vector<float> scales(static_cast<size_t>(panel * view.form.num_groups(view.in_features)));
+  int64_t num_bad = 0;
+  for (int64_t done = 0; done < range.count; done += kPanelWidth) {
+    const int64_t num_rows = std::min(range.count - done, kPanelWidth);
+    range.part.source->read_codes(entries, range.first + done, num_rows, codes.data(), scales.data());
+    num_bad += destination.write_codes(row + done, codes.data(), scales.data(), num_rows);
+  }
+  return num_bad;
+}
+
+}  // namespace
+
 // Rows first .. first + count - 1 of the part, as rows `row` .. of destination. Returns how many values are not finite.
 int64_t WeightLoader::write_rows(PackedWeight& destination, int64_t row, const TensorPart& part, int64_t first,
                                  int64_t count, int64_t columns) const {
@@ -173,6 +203,8 @@ int64_t WeightLoader::write_rows(PackedWeight& destination, int64_t row, const T
     const TensorEntry& entry = *entries[0];
     return destination.write_rows(row, entry.data + first * columns * dtype_size(entry.dtype), entry.dtype, count);
   }
+  const WeightForm form = destination.view().form;
+  if (form.is_quantised()) return write_codes(destination, row, {part, first, count}, entries);
   std::vector<float> rows(static_cast<size_t>(std::min(count, kPanelWidth) * columns));
   int64_t num_bad = 0;
   for (int64_t done = 0; done < count; done += kPanelWidth) {
@@ -201,17 +233,16 @@ void WeightLoader::load_in_place(const MatrixPlan& plan) const {
 // Chunks are whole panels, so that a chunk of any layout is one piece of the destination.
 void WeightLoader::load_staged(const MatrixPlan& plan, const std::shared_ptr<std::byte>& staging) const {
   const int64_t num_rows = total_rows(plan.parts);
-  const auto bytes_of = [&](int64_t rows) { return PackedWeight::num_bytes_of(dtype_, rows, plan.columns, layout_); };
-  const int64_t panels = std::max<int64_t>(1, static_cast<int64_t>(kStagingBytes / bytes_of(kPanelWidth)));
+  const int64_t panels = std::max<int64_t>(1, static_cast<int64_t>(kStagingBytes / bytes_of(plan, kPanelWidth)));
   const int64_t chunk_rows = std::min(panels * kPanelWidth, num_rows);
   auto* destination = static_cast<std::byte*>(const_cast<void*>(plan.destination->view().data));
   size_t part = 0;
   int64_t done_of_part = 0, num_bad = 0;
   for (int64_t first = 0; first < num_rows; first += chunk_rows) {
     const int64_t end = std::min(first + chunk_rows, num_rows);
-    const size_t num_bytes = bytes_of(end - first);
+    const size_t num_bytes = bytes_of(plan, end - first);
     std::memset(staging.get(), 0, num_bytes);
-    PackedWeight chunk(dtype_, end - first, plan.columns, staging, 0, layout_);
+    PackedWeight chunk(dtype_, end - first, plan.columns, staging, 0, layout_, plan.form);
     for (int64_t row = first; row < end;) {
       const int64_t count = std::min(end - row, plan.parts[part].rows - done_of_part);
       num_bad += write_rows(chunk, row - first, plan.parts[part], done_of_part, count, plan.columns);
@@ -250,17 +281,19 @@ void WeightLoader::load(const VectorPlan& plan) const {
   *plan.destination = Vector(device_, values);
 }
 
+size_t WeightLoader::bytes_of(const MatrixPlan& plan, int64_t num_rows) const {
+  return PackedWeight::num_bytes_of(dtype_, num_rows, plan.columns, layout_, plan.form);
+}
+
 void WeightLoader::allocate_matrices() const {
-  const auto size_of = [&](const MatrixPlan& plan) {
-    return PackedWeight::num_bytes_of(dtype_, total_rows(plan.parts), plan.columns, layout_);
-  };
+  const auto size_of = [&](const MatrixPlan& plan) { return bytes_of(plan, total_rows(plan.parts)); };
   size_t num_bytes = 0;
   for (const MatrixPlan& plan : matrices_) num_bytes += size_of(plan);
   const auto buffer = std::make_shared<DeviceBuffer>(device_, num_bytes, HugePages::kYes);
   const std::shared_ptr<std::byte> memory(buffer, buffer->as<std::byte>());
   size_t offset = 0;
   for (const MatrixPlan& plan : matrices_) {
-    *plan.destination = PackedWeight(dtype_, total_rows(plan.parts), plan.columns, memory, offset, layout_);
+    *plan.destination = PackedWeight(dtype_, total_rows(plan.parts), plan.columns, memory, offset, layout_, plan.form);
     offset += size_of(plan);
   }
 }
@@ -275,7 +308,7 @@ void WeightLoader::run() {
   } else {
     size_t num_bytes = kStagingBytes;  // or one panel, if that is more
     for (const MatrixPlan& plan : matrices_) {
-      num_bytes = std::max(num_bytes, PackedWeight::num_bytes_of(dtype_, kPanelWidth, plan.columns, layout_));
+      num_bytes = std::max(num_bytes, bytes_of(plan, kPanelWidth));
     }
     const std::shared_ptr<std::byte> staging(
         static_cast<std::byte*>(device_.allocate_host(num_bytes)),

@@ -52,6 +52,16 @@ class RowSource {
   // rows [num_rows, columns] = the matrix's rows from first_row on. entries: of tensors(), in their order.
   virtual void read(std::span<const TensorEntry* const> entries, int64_t first_row, int64_t num_rows,
                     float* rows) const = 0;
+  // The form in which rows can be had as codes, if they can; entries may be null where the file lacks a tensor.
+  virtual WeightForm form(std::span<const TensorEntry* const> /*entries*/) const { return {}; }
+  // The same rows in this form: codes [num_rows, columns], scales [num_rows, groups], for PackedWeight::write_codes.
+  virtual void read_codes(std::span<const TensorEntry* const> entries, int64_t first_row, int64_t num_rows,
+                          uint8_t* codes, float* scales) const;
+};
+
+enum class Storage {
+  kAsStored,     // quantised if the checkpoint is and the operators have kernels for its form
+  kDequantised,  // for operators that read elements: the embedding
 };
 
 class StoredMatrix;  // stored_matrix.h
@@ -71,7 +81,11 @@ class WeightLoader {
 
   // Parts are stacked in order. Destinations must stay in place until run(). A part without a source is read in the
   // form in which the checkpoint has it.
-  void add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns);
+  void add_matrix(PackedWeight& destination, std::vector<TensorPart> parts, int64_t columns,
+                  Storage storage = Storage::kAsStored);
+  // The matrices of experts: of one form, dequantised if the checkpoint has them in several.
+  void add_matrices(std::vector<PackedWeight>& destinations,
+                    const std::function<std::vector<TensorPart>(int64_t)>& parts_of, int64_t columns);
   void add_vector(Vector& destination, std::vector<TensorPart> parts);
   // Everything added, in order.
   void for_each_part(const std::function<void(const WeightPart&)>& visit) const;
@@ -89,6 +103,7 @@ class WeightLoader {
     PackedWeight* destination;
     std::vector<TensorPart> parts;
     int64_t columns;
+    WeightForm form;
   };
   struct VectorPlan {
     Vector* destination;
@@ -96,6 +111,8 @@ class WeightLoader {
   };
 
   void for_each_tensor(const std::function<void(const RowSource::Tensor&)>& visit) const;
+  WeightForm common_form(const std::vector<TensorPart>& parts) const;
+  size_t bytes_of(const MatrixPlan& plan, int64_t num_rows) const;
   void allocate_matrices() const;
   std::vector<const TensorEntry*> entries_of(const TensorPart& part) const;
   int64_t write_rows(PackedWeight& destination, int64_t row, const TensorPart& part, int64_t first, int64_t count,

@@ -87,7 +87,7 @@ void add_decoder_layer(WeightLoader& loader, LayerWeights& layer, const DecoderC
 
 void add_decoder(WeightLoader& loader, const DecoderConfig& config, DecoderWeights& weights) {
   weights.layers.resize(static_cast<size_t>(config.num_layers));
-  loader.add_matrix(weights.embedding, {{kEmbedding, config.vocab_size}}, config.hidden_size);
+  loader.add_matrix(weights.embedding, {{kEmbedding, config.vocab_size}}, config.hidden_size, Storage::kDequantised);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     add_decoder_layer(loader, weights.layers[i], config, i);
   }
@@ -96,6 +96,12 @@ void add_decoder(WeightLoader& loader, const DecoderConfig& config, DecoderWeigh
 }
 
 }  // namespace
+
+int64_t WeightPart::num_bytes(DType dtype) const {
+  if (!is_matrix) return rows * static_cast<int64_t>(sizeof(float));
+  if (!form.is_quantised()) return rows * columns * dtype_size(dtype);
+  return (rows * columns * form.code_bits() + 7) / 8 + rows * form.num_groups(columns) * form.scale_bytes();
+}
 
 int64_t DecoderWeights::num_bytes() const {
   int64_t bytes = embedding.num_bytes() + head.num_bytes() + vector_bytes(final_norm);

@@ -92,6 +92,9 @@ struct WeightPart {
   const std::string& name;  // canonical: "layers.3.mlp.gate.weight"
   int64_t rows, columns;    // of a vector its size and 1
   bool is_matrix;
+  WeightForm form;  // in which a matrix is kept
+
+  int64_t num_bytes(DType dtype) const;  // in memory, dtype being that of matrices that are not quantised
 };
 
 // The checks of load_decoder_weights that need the headers only; then `visit` sees what would be loaded. Returns the

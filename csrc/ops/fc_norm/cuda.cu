@@ -127,6 +127,7 @@ void run_linear(const FcNormParams& params, ExecutionContext& context) {
 
 void fc_norm(const FcNormParams& params, ExecutionContext& context) {
   if (params.mode == FcNormMode::kNone) return run_linear(params, context);
+  E31_INVARIANT(!params.weight.form.is_quantised());
   dispatch_stored(params.weight.dtype, [&]<typename Element>() {
     if constexpr (std::is_same_v<Element, float>) {
       run_plain(params, context);

@@ -21,7 +21,7 @@ enum class FcNormMode { kNone, kPerChunk, kWhole };
 struct FcNormParams {
   const float* captured;     // [num_rows, num_chunks * chunk_size], ascending layer
   const float* norm_weight;  // [num_chunks * chunk_size], null for kNone
-  PackedWeightView weight;   // [hidden_size, num_chunks * chunk_size], packed
+  PackedWeightView weight;   // [hidden_size, num_chunks * chunk_size], packed, not quantised
   const float* bias;         // [hidden_size] or null
   float* output;             // [num_rows, hidden_size]
   int64_t num_rows;
