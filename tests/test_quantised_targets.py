@@ -156,7 +156,7 @@ def test_outcomes_on_cuda_are_the_twin_s(tmp_path: Path, form: str) -> None:
     """Ids and log-probabilities; blocks of 24 columns have no kernel there and are dequantised."""
     write_pair(tmp_path, *FORMS[form])
     requests = [
-        Request(random_prompt(4 + 9 * i, seed=i), endless(4, temperature=0.8 * i, logprobs=1)) for i in range(2)
+        Request(random_prompt(4 + 9 * i, seed=i), endless(4, temperature=0.8 * i, num_logprobs=1)) for i in range(2)
     ]
     outcomes = [
         [result.outcome for result in serve(make_engine(tmp_path / name, device="cuda", dtype="bfloat16"), requests)]
