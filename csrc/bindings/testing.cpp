@@ -14,6 +14,7 @@ PYBIND11_MODULE(_testing, module) {
   eagle31rt::bind_testing_machine(module);
   eagle31rt::bind_testing_sampling(module);
   eagle31rt::bind_testing_tree(module);
+  eagle31rt::bind_testing_controller(module);
   eagle31rt::bind_testing_model(module);
   eagle31rt::bind_testing_moe(module);
   eagle31rt::bind_testing_agreement(module);

@@ -15,6 +15,7 @@ void bind_testing_logits(pybind11::module_& module);
 void bind_testing_machine(pybind11::module_& module);
 void bind_testing_sampling(pybind11::module_& module);
 void bind_testing_tree(pybind11::module_& module);
+void bind_testing_controller(pybind11::module_& module);
 void bind_testing_model(pybind11::module_& module);
 void bind_testing_moe(pybind11::module_& module);
 void bind_testing_agreement(pybind11::module_& module);
