@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from eagle31rt.training.latent_attention import LatentSizes  # noqa: E402
 from eagle31rt.training.losses import Teacher, choose_anchors, step_losses, weighted_loss  # noqa: E402
 from eagle31rt.training.rope import Rope  # noqa: E402
 from eagle31rt.training.target import TargetSizes, TargetTensors  # noqa: E402
-from eagle31rt.training.unroll import Batch, Slots, unroll  # noqa: E402
+from eagle31rt.training.unroll import Batch, Slots, causal_attention, unroll  # noqa: E402
 
 pytestmark = pytest.mark.dev
 
@@ -159,6 +160,37 @@ def test_closed_form_starts_from_little_data(attention: GroupedSizes | LatentSiz
     own = head.midlayer.self_attn
     values = own.kv_a_proj_with_mqa if attention is MLA else own.v_proj
     assert values.weight[:, :hidden].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("q_lora_rank", [None, 24, 64, 160])
+def test_closed_form_of_a_latent_head_is_the_regression(q_lora_rank: int | None) -> None:
+    """Where the next state is linear in the token, attention gives that state: slots attend to themselves, with a score
+    of about 9 in every head, and the norm of the latent changes no scale."""
+    hidden, n = 64, 1500
+    generator = torch.Generator().manual_seed(5)
+    embedding = torch.randn(200, hidden, generator=generator)
+    sizes = replace(head_sizes(LatentSizes(q_lora_rank, 64, 128, 8, 16), hidden), vocab_size=200)
+    torch.manual_seed(0)
+    head = DraftHead(sizes, embedding, max_tokens=64)
+    token_ids = torch.randint(0, 200, (n,), generator=generator)
+    unit = torch.nn.functional.rms_norm(embedding, (hidden,))
+    wanted = unit[token_ids] @ (torch.randn(hidden, hidden, generator=generator) * torch.linspace(1.0, 0.05, hidden))
+    wanted = torch.nn.functional.rms_norm(wanted, (hidden,))
+    captured = torch.randn(n, 2 * hidden, generator=generator)
+    batch = Batch(token_ids, torch.ones(n).bool(), captured, wanted, [50] * (n // 50))
+    closed_form_start(head, [batch], 0)
+    slots = Slots(batch)
+    with torch.no_grad():
+        feature = head.fuse(captured[slots.row])
+        projections = head.project(feature, token_ids[slots.row + 1], slots.position)
+        scores = (projections.query * projections.key).sum(-1) * head.scale  # [slots, heads], with itself
+        attended = causal_attention(slots, projections, slots.context(projections), head.scale)
+        found = head.midlayer.self_attn.o_proj(attended)
+    expected = wanted[slots.row + 1]
+    similarity = torch.nn.functional.cosine_similarity(found, expected, dim=-1).mean()
+    scale = (found * expected).sum() / expected.pow(2).sum()
+    assert scores.mean(0).numpy() == pytest.approx(9.0, rel=0.1)
+    assert similarity > 0.99 and 0.9 < scale < 1.1, (similarity, scale)
 
 
 def test_closed_form_refuses_states_that_are_not_finite() -> None:

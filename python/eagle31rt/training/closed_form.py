@@ -161,18 +161,21 @@ def _set_latent(
     rank = min(hidden, sizes.kv_lora_rank, num_heads * value)
     scales = singular[:rank] + _FLOOR * singular[0]
     whitened = (projection[:, :rank] / scales).t().float().to(device)  # [rank, hidden]
-    spread = ((singular[:rank] / scales) ** 2).sum() / sizes.kv_lora_rank  # mean square of the latent
-    scales = (scales * spread.sqrt()).float().to(device)
+    spread = (((singular[:rank] / scales) ** 2).sum() / sizes.kv_lora_rank).sqrt().item()  # RMS of the latent
+    scales = (scales * spread).float().to(device)
     attention.kv_a_proj_with_mqa.weight.mul_(_QUIET)
     attention.kv_a_proj_with_mqa.weight[:rank, :hidden] = whitened
     up = attention.kv_b_proj.weight.view(num_heads, nope + value, -1)
     own = min(rank, sizes.q_lora_rank or rank)  # of the latent's directions, those that the query has, too
     if sizes.q_lora_rank is None:
-        queries, latent = attention.q_proj.weight, whitened
+        queries, latent = attention.q_proj.weight, whitened / spread
     else:
         attention.q_a_proj.weight.mul_(_QUIET)
         attention.q_a_proj.weight[:own, :hidden] = whitened[:own]
-        queries, latent = attention.q_b_proj.weight, torch.eye(own, attention.q_a_proj.out_features, device=device)
+        # Its norm makes the squares add up to q_lora_rank; the key has kv_lora_rank * own / rank in these directions.
+        match = (sizes.kv_lora_rank * rank / (own * sizes.q_lora_rank)) ** 0.5
+        latent = torch.eye(own, sizes.q_lora_rank, device=device) * match
+        queries = attention.q_b_proj.weight
     queries = queries.view(num_heads, sizes.key_size, -1)
     queries.mul_(_QUIET)
     for head in range(num_heads):
