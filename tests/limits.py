@@ -22,7 +22,7 @@ from eagle31rt import LLM, SamplingParams, grammars, sampling_checks, structured
 from eagle31rt.config import CHOICES, UNSUPPORTED_KEYS, SpeculativeConfig
 from eagle31rt.errors import UnsupportedError
 from eagle31rt.inputs import UNSUPPORTED_PROMPT_KEYS
-from eagle31rt.sampling_params import MAX_SAMPLES, MAX_SPECULATIVE_TOKENS, NEUTRAL_VALUES
+from eagle31rt.sampling_params import MAX_CHAIN_TOKENS, MAX_SAMPLES, MAX_SPECULATIVE_TOKENS, NEUTRAL_VALUES
 from eagle31rt.server.errors import ApiError
 from eagle31rt.server.protocol import UNSUPPORTED_FIELDS, CompletionRequest, parse_request
 from eagle31rt.structured_outputs import StructuredOutputsParams
@@ -224,7 +224,7 @@ def sections() -> Iterator[dict[str, list[Refusal]]]:
 def _numbers() -> list[tuple[str, str]]:
     checks, structured = sampling_checks, structured_outputs
     return [
-        ("num_speculative_tokens", f"{MAX_SPECULATIVE_TOKENS}"),
+        ("num_speculative_tokens", f"{MAX_CHAIN_TOKENS}; of draft trees {MAX_SPECULATIVE_TOKENS}"),
         ("n", f"{MAX_SAMPLES}"),
         ("logprobs, prompt_logprobs", f"the engine's max_logprobs: 20 unless given, at most {checks.MAX_LOGPROBS}"),
         ("stop", f"{checks.MAX_STOP_STRINGS} strings of {checks.MAX_TEXT_BYTES} bytes"),

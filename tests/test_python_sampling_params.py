@@ -72,7 +72,7 @@ def test_seed_of_minus_one_is_no_seed() -> None:
         *[("max_tokens", value) for value in (0, -1, 2**31, 1.0)],
         *[("min_tokens", value) for value in (-1, 17, None)],
         *[("stop_token_ids", value) for value in ([-1], ["a"], "12", 3, [1.0], [2**31])],
-        *[("num_speculative_tokens", value) for value in (-1, 17, 2.0, False)],
+        *[("num_speculative_tokens", value) for value in (-1, 65, 2.0, False)],
         *[("n", value) for value in (0, -1, 1.0)],
         *[(name, 1) for name in ("ignore_eos", "detokenize", "skip_special_tokens", "include_stop_str_in_output")],
         *[(name, value) for name in ("presence_penalty", "frequency_penalty") for value in (-2.1, 2.1, math.nan, "1")],
@@ -201,7 +201,14 @@ def test_speculative_config_defaults_and_full() -> None:
         ({"rejection_sample_method": ["block"]}, InvalidArgumentError, "rejection_sample_method"),
         ({"draft_sample_method": "probabilistic"}, InvalidArgumentError, "needs rejection_sample_method 'standard'"),
         ({"num_speculative_tokens": None}, InvalidArgumentError, "lacks 'num_speculative_tokens'"),
-        ({"num_speculative_tokens": 17}, InvalidArgumentError, "0 to 16, got 17"),
+        ({"num_speculative_tokens": 17}, InvalidArgumentError, "0 to 16 .with draft trees.*got 17"),
+        ({"num_speculative_tokens": 65, "tree_top_k": 4}, InvalidArgumentError, "0 to 64, got 65"),
+        ({"tree_top_k": 0}, InvalidArgumentError, "'tree_top_k'. must be 1 to 64"),
+        ({"tree_top_k": 2, "tree_depth": True}, InvalidArgumentError, "'tree_depth'. must be 1 to 64"),
+        ({"speculative_token_tree": "[(0,), ("}, InvalidArgumentError, "'speculative_token_tree'. must be a list"),
+        ({"speculative_token_tree": "[0]"}, InvalidArgumentError, "'speculative_token_tree'"),
+        ({"speculative_token_tree": []}, InvalidArgumentError, "'speculative_token_tree'"),
+        ({"speculative_token_tree": [[64]]}, InvalidArgumentError, "ranks from 0 to 63"),
         ({"num_speculative_tokens": True}, InvalidArgumentError, "num_speculative_tokens"),
         ({"model": None}, InvalidArgumentError, "lacks 'model'"),
         ({"capture_layers": []}, InvalidArgumentError, "capture_layers"),
@@ -218,6 +225,17 @@ def test_speculative_config_defaults_and_full() -> None:
 def test_speculative_config_refuses_by_name(change: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         SpeculativeConfig.parse({**BASE, **change})
+
+
+def test_speculative_config_of_trees() -> None:
+    parsed = SpeculativeConfig.parse({**BASE, "num_speculative_tokens": 60, "tree_top_k": 10, "tree_depth": 7})
+    assert (parsed.num_speculative_tokens, parsed.tree_top_k, parsed.tree_depth) == (60, 10, 7)
+    for tree in ("[(0,), (0, 0), (1,)]", [(0,), [0, 0], (1,)]):
+        assert SpeculativeConfig.parse({**BASE, "speculative_token_tree": tree}).speculative_token_tree == [
+            [0],
+            [0, 0],
+            [1],
+        ]
 
 
 def test_speculative_config_must_be_a_dict() -> None:

@@ -11,12 +11,13 @@
 #include "eagle31rt/sampling_params.h"
 #include "engine/text/utf8.h"
 #include "ops/top_k/top_k.h"
+#include "ops/verify_tree/verify_tree.h"
 
 namespace eagle31rt {
 
 namespace {
 
-constexpr int32_t kMaxSpeculativeTokens = 16;
+constexpr int32_t kMaxChainDrafts = 16;
 constexpr size_t kMaxStopTokenIds = 1024;
 constexpr size_t kMaxBadWords = 1024;
 constexpr size_t kMaxBadWordTokens = 64;  // of one
@@ -25,10 +26,27 @@ void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
   E31_CHECK(value >= low && value <= high, kInvalidArgument, name, " is ", value, "; give ", low, " to ", high);
 }
 
+void check_trees(const EngineConfig& config) {
+  check_range("num_speculative_tokens", config.num_speculative_tokens, 0, kMaxTreeDrafts);
+  if (draft_tree_shape(config).is_chain()) {
+    E31_CHECK(config.num_speculative_tokens <= kMaxChainDrafts, kInvalidArgument, "num_speculative_tokens is ",
+              config.num_speculative_tokens, "; give 0 to ", kMaxChainDrafts, ", or ask for draft trees (tree_top_k)");
+    return;
+  }
+  E31_CHECK(parse_device(config.device) < 0 && config.decode_state != "device", kUnsupported,
+            "tree_top_k and speculative_token_tree make draft trees, which need device cpu and decode_state host or ",
+            "auto in this version");
+  tree_verify_method(parse_verify_method(config.rejection_sample_method));
+  E31_CHECK(config.draft_sample_method == "greedy", kUnsupported,
+            "draft_sample_method probabilistic draws chains only; draft trees hold the most probable tokens (greedy)");
+}
+
 void check_speculation(const EngineConfig& config) {
-  check_range("num_speculative_tokens", config.num_speculative_tokens, 0, kMaxSpeculativeTokens);
+  check_trees(config);
   E31_CHECK(config.num_speculative_tokens == 0 || !config.draft.empty(), kInvalidArgument, "num_speculative_tokens is ",
             config.num_speculative_tokens, " but no draft model is given; name one, or set 0");
+  E31_CHECK(!config.draft.empty() || draft_tree_shape(config).is_chain(), kInvalidArgument,
+            "tree_top_k and speculative_token_tree describe draft trees, but no draft model is given");
   E31_CHECK(!config.draft.empty() || (config.capture_layers.empty() && config.layer_id_convention.empty() &&
                                       config.feedback == "auto" && config.draft_sample_method == "greedy"),
             kInvalidArgument,
@@ -124,6 +142,11 @@ void check_processors(const SamplingParams& params, int32_t vocab_size) {
 
 }  // namespace
 
+DraftTreeShape draft_tree_shape(const EngineConfig& config) {
+  return make_draft_tree_shape(config.num_speculative_tokens, config.tree_top_k, config.tree_depth,
+                               config.speculative_token_tree);
+}
+
 VerifyMethod parse_verify_method(const std::string& name) {
   if (name == "equality") return VerifyMethod::kEquality;
   if (name == "standard") return VerifyMethod::kStandard;
@@ -180,7 +203,7 @@ void check_sampling_params(const SamplingParams& params, int32_t vocab_size) {
   E31_CHECK(params.max_tokens >= 1, kInvalidArgument, "max_tokens is ", params.max_tokens, "; give 1 or more");
   E31_CHECK(params.min_tokens >= 0 && params.min_tokens <= params.max_tokens, kInvalidArgument, "min_tokens is ",
             params.min_tokens, "; give 0 to max_tokens (", params.max_tokens, ")");
-  check_range("num_speculative_tokens", params.num_speculative_tokens, -1, kMaxSpeculativeTokens);
+  check_range("num_speculative_tokens", params.num_speculative_tokens, -1, kMaxTreeDrafts);
   check_ids("stop_token_ids", params.stop_token_ids, kMaxStopTokenIds, vocab_size);
   check_stop_strings(params);
   check_processors(params, vocab_size);

@@ -246,11 +246,13 @@ void DecodePass::process_rows(std::span<ScheduledRequest> requests) {
   for (size_t i = 0; i < requests.size(); ++i) {
     ScheduledRequest& entry = requests[i];
     const int64_t first_row = static_cast<int64_t>(i) * rows;
-    const size_t num_standing =
-        processors_.add(*entry.request, drafts(i, entry.num_drafts), first_row, logits, vocab_size, entry.error);
-    if (num_standing == static_cast<size_t>(entry.num_drafts)) continue;
-    host_draft_ids_[static_cast<size_t>(first_row) + 1 + num_standing] = -1;
-    refused = true;
+    const auto rows_of_request =
+        std::span(host_draft_ids_).subspan(static_cast<size_t>(first_row), static_cast<size_t>(entry.num_drafts) + 1);
+    for (const int32_t row :
+         processors_.add(*entry.request, chain_tree(rows_of_request), first_row, logits, vocab_size, entry.error)) {
+      rows_of_request[static_cast<size_t>(row)] = -1;
+      refused = true;
+    }
   }
   processors_.apply(logits, vocab_size, models_.context);
   if (refused) {

@@ -97,7 +97,8 @@ void Engine::Impl::add_request(int64_t request_id, std::span<const int32_t> prom
     request->prompt_logprobs.resize(prompt.size());
     request->prompt_logprobs[0].token_id = prompt[0];
   }
-  request->metrics.num_accepted_tokens_per_position.assign(static_cast<size_t>(request->num_speculative_tokens), 0);
+  const int32_t depth = std::min(request->num_speculative_tokens, tree_shape_.depth);
+  request->metrics.num_accepted_tokens_per_position.assign(static_cast<size_t>(depth), 0);
   request->priority = options.priority;
   set_deadline(*request, options.timeout_seconds);
   scheduler_->add(std::move(request));

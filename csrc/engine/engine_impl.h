@@ -24,6 +24,7 @@
 #include "engine/upload_buffer.h"
 #include "model/decoder.h"
 #include "model/eagle_draft.h"
+#include "spec/draft_tree_shape.h"
 #include "spec/drafter.h"
 
 namespace eagle31rt {
@@ -98,6 +99,7 @@ class Engine::Impl {
   void verify();
   std::vector<StepOutput> commit(std::span<ScheduledRequest> scheduled, const int32_t* emitted);
   int32_t positions_to_observe(const RequestState& request) const;
+  void compact_captured(const ScheduledRequest& entry, float* captured) const;
   void observe();
   // catch_up.cpp
   void make_feature_ring();
@@ -122,6 +124,7 @@ class Engine::Impl {
 
   EngineConfig config_;
   VerifyMethod method_;
+  DraftTreeShape tree_shape_;
   std::unique_ptr<Device> owned_device_;
   Device& device_;
   std::string device_name_;

@@ -13,6 +13,7 @@
 #include "ops/cuda_backend.h"
 #include "ops/ops.h"
 #include "spec/chain_drafter.h"
+#include "spec/tree_drafter.h"
 
 namespace eagle31rt {
 
@@ -49,6 +50,7 @@ Backend open_backend(const EngineConfig& config) {
 Engine::Impl::Impl(const EngineConfig& config, Backend backend)
     : config_(config),
       method_(parse_verify_method(config.rejection_sample_method)),
+      tree_shape_(draft_tree_shape(config)),
       owned_device_(std::move(backend.owned)),
       device_(*backend.device),
       device_name_(name_of(config.device, device_)),
@@ -129,16 +131,21 @@ std::unique_ptr<DeviceRunner> Engine::Impl::make_runner(EagleDraft* draft) {
 }
 
 std::unique_ptr<Drafter> Engine::Impl::make_drafter(EagleDraft& draft) {
-  return std::make_unique<ChainDrafter>(draft, draft_kv_,
-                                        ChainDrafter::Config{.num_slots = config_.max_num_seqs,
-                                                             .page_size = config_.page_size,
-                                                             .draw = config_.draft_sample_method == "probabilistic"});
+  const int32_t num_slots = config_.max_num_seqs, page_size = config_.page_size;
+  if (!tree_shape_.is_chain()) {
+    const TreeDrafter::Config config{.num_slots = num_slots, .page_size = page_size};
+    return std::make_unique<TreeDrafter>(draft, draft_kv_, config, tree_shape_);
+  }
+  const ChainDrafter::Config config{
+      .num_slots = num_slots, .page_size = page_size, .draw = config_.draft_sample_method == "probabilistic"};
+  return std::make_unique<ChainDrafter>(draft, draft_kv_, config);
 }
 
 void Engine::Impl::make_scheduler() {
   const Scheduler::Config config{.max_num_seqs = config_.max_num_seqs,
                                  .max_num_batched_tokens = config_.max_num_batched_tokens,
                                  .has_draft = draft_ != nullptr,
+                                 .tree = tree_shape_,
                                  .enable_prefix_caching = config_.enable_prefix_caching,
                                  .features = features_.get()};
   Scheduler::Hooks hooks;

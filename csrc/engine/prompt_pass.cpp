@@ -65,7 +65,7 @@ void PromptPass::process_rows(std::span<ScheduledRequest> chunks) {
   processors_.clear();
   for (ScheduledRequest& chunk : chunks) {
     if (!chunk.needs_logits) continue;
-    processors_.add(*chunk.request, /*drafts=*/{}, chunk.first_logit_row, logits(), vocab_size, chunk.error);
+    processors_.add(*chunk.request, no_drafts(), chunk.first_logit_row, logits(), vocab_size, chunk.error);
   }
   processors_.apply(logits(), vocab_size, models_.context);
 }

@@ -80,9 +80,15 @@ struct RequestState {
   // The draft has a state to draft from: it observed something since it began, or will before it drafts.
   bool can_draft() const { return is_drafting && num_computed > drafts_from; }
   bool finished() const { return finish_reason != FinishReason::kNone; }
-  // Drafts that can still be emitted: the row after the last one yields a token as well.
+  // Drafts of one path that can still be emitted: the row after the last one yields a token as well.
+  int32_t max_draft_depth() const { return length_limit - length() - 1; }
+  // Drafts of a chain.
   int32_t num_draft_tokens_wanted() const {
-    return std::min({num_speculative_tokens, length_limit - length() - 1, max_drafts_now});
+    return std::min({num_speculative_tokens, max_draft_depth(), max_drafts_now});
+  }
+  // Drafts of a tree, of which only some are on a path.
+  int32_t num_tree_drafts_wanted() const {
+    return max_draft_depth() > 0 ? std::min(num_speculative_tokens, max_drafts_now) : 0;
   }
   // KV entries over the whole life: the last token is never fed.
   int32_t max_kv_entries() const { return length_limit - 1; }

@@ -113,7 +113,8 @@ void RowLogprobs::take() {
       }
     } else {
       for (int32_t i = 0; i <= group.entry->num_accepted; ++i) {
-        group.entry->logprobs.push_back(result(group.begin + static_cast<size_t>(i), group.num_top));
+        const auto row = static_cast<size_t>(group.entry->path_row(i));
+        group.entry->logprobs.push_back(result(group.begin + row, group.num_top));
       }
     }
   }

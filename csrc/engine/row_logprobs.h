@@ -34,7 +34,7 @@ class RowLogprobs {
   void add_prompt(ScheduledRequest& entry, int64_t first_row);
   // logits [any, vocab_size].
   void keep(const float* logits, int64_t vocab_size, ExecutionContext& context);
-  // emitted: in the memory of the device, the token of each row of logits of add_output(); -1: none.
+  // emitted: in the memory of the device, the token that follows each row of logits of add_output(); -1: none.
   void choose(const int32_t* emitted, ExecutionContext& context);
   // Fills `logprobs` of the entries, for each token that stands, and `prompt_logprobs` of their requests.
   void take();

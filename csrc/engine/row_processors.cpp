@@ -53,16 +53,17 @@ void append_masked_ids(const RequestState& request, std::span<const int32_t> pat
   }
 }
 
-// The rows of one request while they are added.
+// The rows of one request while they are added, depth first.
 struct RowProcessors::Path {
   RequestState& request;
-  std::span<const int32_t> drafts;
+  const DraftTreeView& drafts;
   int64_t first_row;
   float* logits;
   int64_t vocab_size;
-  ProcessRow row{};               // what all its rows share; path_end and mask_begin are of the newest
-  std::vector<int32_t> output{};  // of the request, then the drafts; for logits_processors only
-  int32_t num_advanced = 0;       // drafts that the constraint has accepted
+  ProcessRow row{};               // what all its rows share; path_begin, path_end and mask_begin are of the newest
+  std::vector<int32_t> ids{};     // the drafts that lead to the newest row
+  std::vector<int32_t> output{};  // of the request, then `ids`; for logits_processors only
+  size_t num_advanced = 0;        // drafts that the constraint has accepted
 };
 
 RowProcessors::RowProcessors(Device& device, bool tells_refusals)
@@ -77,12 +78,14 @@ void RowProcessors::clear() {
   masks_.clear();
 }
 
-size_t RowProcessors::add(RequestState& request, std::span<const int32_t> drafts, int64_t first_row, float* logits,
-                          int64_t vocab_size, std::string& error) {
-  if (!processes_logits(request.params)) return drafts.size();
+std::span<const int32_t> RowProcessors::add(RequestState& request, const DraftTreeView& drafts, int64_t first_row,
+                                            float* logits, int64_t vocab_size, std::string& error) {
+  refused_.clear();
+  if (!processes_logits(request.params)) return refused_;
   Path path{request, drafts, first_row, logits, vocab_size};
   add_shared(path);
-  return add_rows(path, error);
+  add_rows(path, error);
+  return refused_;
 }
 
 void RowProcessors::add_shared(Path& path) {
@@ -93,51 +96,71 @@ void RowProcessors::add_shared(Path& path) {
   row.frequency_penalty = params.frequency_penalty;
   row.presence_penalty = params.presence_penalty;
   row.history_begin = static_cast<int32_t>(history_.size());
-  row.path_begin = static_cast<int32_t>(path_ids_.size());
+  row.path_begin = row.path_end = static_cast<int32_t>(path_ids_.size());
   row.bias_begin = static_cast<int32_t>(biases_.size());
   if (has_penalties(params)) {
     const auto counts = path.request.history.update(request.tokens, request.prompt_length);
     history_.insert(history_.end(), counts.begin(), counts.end());
-    path_ids_.insert(path_ids_.end(), path.drafts.begin(), path.drafts.end());
   }
   biases_.insert(biases_.end(), params.logit_bias.begin(), params.logit_bias.end());
   row.history_end = static_cast<int32_t>(history_.size());
   row.bias_end = static_cast<int32_t>(biases_.size());
   if (params.logits_processors.empty()) return;
   path.output.assign(request.tokens.begin() + request.prompt_length, request.tokens.end());
-  path.output.insert(path.output.end(), path.drafts.begin(), path.drafts.end());
 }
 
 // Rows behind a draft that is refused, or that ends the request, do not matter. A failure behind drafts is left to the
-// step in which these are committed: the drafts stop before it, and it is met again without any.
-size_t RowProcessors::add_rows(Path& path, std::string& error) {
-  size_t depth = 0, num_standing = path.drafts.size();
+// step in which these are committed: the walk stops before it, and it is met again without any. What was not looked at
+// after a failure must not stand either.
+void RowProcessors::add_rows(Path& path, std::string& error) {
+  const DraftTreeView& drafts = path.drafts;
+  mask_begin_.assign(static_cast<size_t>(drafts.num_rows()), -1);
+  int32_t row = 0;
   try {
-    add_row(path, depth);
-    while (depth < path.drafts.size()) {
-      depth += 1;
-      const After after = advance(path, path.drafts[depth - 1]);
-      if (after == After::kRefused && tells_refusals_) num_standing = depth - 1;
-      if (after != After::kGoOn) break;
-      add_row(path, depth);
+    add_row(path, 0);
+    for (row = drafts.child_of(0); row > 0;) {
+      const bool descends = step(path, row) == After::kGoOn;
+      int32_t next = descends ? drafts.child_of(row) : -1;
+      for (; next < 0 && row > 0; row = drafts.parents[row]) next = drafts.sibling_of(row);
+      row = next;
     }
   } catch (const Error& failure) {
-    num_standing = depth == 0 ? 0 : depth - 1;
-    if (depth == 0) error = failure.what();
+    if (row == 0) error = failure.what();
+    refuse_from(path, row);
   }
-  if (path.num_advanced == 0) return num_standing;
   try {
-    call_embedder("constraint", [&] { path.request.params.constraint->roll_back(path.num_advanced); });
+    roll_back(path, 0);
   } catch (const Error& failure) {
     error = failure.what();
   }
-  return num_standing;
 }
 
-// Looks at a draft with the newest row's mask, and moves the constraint behind it.
-RowProcessors::After RowProcessors::advance(Path& path, int32_t draft) const {
-  if (path.row.mask_begin < 0) return After::kGoOn;
-  if (!has_bit(std::span(masks_).subspan(static_cast<size_t>(path.row.mask_begin)), draft)) return After::kRefused;
+// A failed row, and all that come after it depth first.
+void RowProcessors::refuse_from(const Path& path, int32_t row) {
+  const DraftTreeView& drafts = path.drafts;
+  if (row > 0) refused_.push_back(row);
+  for (; row > 0; row = drafts.parents[row]) {
+    for (int32_t next = drafts.sibling_of(row); next > 0; next = drafts.sibling_of(next)) refused_.push_back(next);
+  }
+}
+
+// Goes to a row, whose parent was added.
+RowProcessors::After RowProcessors::step(Path& path, int32_t row) {
+  const auto depth = static_cast<size_t>(path.drafts.depths[row]);
+  roll_back(path, depth - 1);
+  const int32_t draft = path.drafts.token_ids[static_cast<size_t>(row)];
+  path.ids.resize(depth - 1);
+  path.ids.push_back(draft);
+  const After after = advance(path, mask_begin_[static_cast<size_t>(path.drafts.parents[row])], draft);
+  if (after == After::kRefused && tells_refusals_) refused_.push_back(row);
+  if (after == After::kGoOn) add_row(path, row);
+  return after;
+}
+
+// Looks at a draft with its parent's mask, and moves the constraint behind it.
+RowProcessors::After RowProcessors::advance(Path& path, int32_t mask_begin, int32_t draft) const {
+  if (mask_begin < 0) return After::kGoOn;
+  if (!has_bit(std::span(masks_).subspan(static_cast<size_t>(mask_begin)), draft)) return After::kRefused;
   TokenConstraint* constraint = path.request.params.constraint.get();
   if (constraint == nullptr) return After::kGoOn;
   if (path.request.is_end_token(draft)) return After::kEnded;
@@ -148,18 +171,39 @@ RowProcessors::After RowProcessors::advance(Path& path, int32_t draft) const {
   });
 }
 
-void RowProcessors::add_row(Path& path, size_t depth) {
+// The constraint goes back to where it has accepted `depth` drafts, if it is further.
+void RowProcessors::roll_back(Path& path, size_t depth) {
+  if (path.num_advanced <= depth) return;
+  call_embedder("constraint",
+                [&] { path.request.params.constraint->roll_back(static_cast<int32_t>(path.num_advanced - depth)); });
+  path.num_advanced = depth;
+}
+
+void RowProcessors::add_row(Path& path, int32_t row) {
   const SamplingParams& params = path.request.params;
-  if (!params.logits_processors.empty()) run_custom(path, depth);
-  path.row.path_end = path.row.path_begin + (has_penalties(params) ? static_cast<int32_t>(depth) : 0);
-  path.row.mask_begin = add_mask(path, depth);
+  if (!params.logits_processors.empty()) run_custom(path, row);
+  if (has_penalties(params)) add_path(path);
+  path.row.mask_begin = mask_begin_[static_cast<size_t>(row)] = add_mask(path);
   if (!has_penalties(params) && params.logit_bias.empty() && path.row.mask_begin < 0) return;
   rows_.push_back(path.row);
-  row_indices_.push_back(static_cast<int32_t>(path.first_row + static_cast<int64_t>(depth)));
+  row_indices_.push_back(static_cast<int32_t>(path.first_row + row));
+}
+
+// A child of the newest row shares its path; depth first, only such a one is one deeper.
+void RowProcessors::add_path(Path& path) {
+  ProcessRow& row = path.row;
+  const auto depth = static_cast<int32_t>(path.ids.size());
+  if (depth > 0 && row.path_end - row.path_begin == depth - 1) {
+    path_ids_.push_back(path.ids.back());
+  } else {
+    row.path_begin = static_cast<int32_t>(path_ids_.size());
+    path_ids_.insert(path_ids_.end(), path.ids.begin(), path.ids.end());
+  }
+  row.path_end = row.path_begin + depth;
 }
 
 // -1 if the row has no mask.
-int32_t RowProcessors::add_mask(const Path& path, size_t depth) {
+int32_t RowProcessors::add_mask(const Path& path) {
   const RequestState& request = path.request;
   TokenConstraint* constraint = request.params.constraint.get();
   if (constraint == nullptr && request.allowed_mask.empty()) return -1;
@@ -172,7 +216,7 @@ int32_t RowProcessors::add_mask(const Path& path, size_t depth) {
   }
   // The sampler leaves these out by itself; here they tell whether any id is left.
   banned_.clear();
-  append_masked_ids(request, path.drafts.first(depth), banned_);
+  append_masked_ids(request, path.ids, banned_);
   for (int32_t id : banned_) {
     if (id < path.vocab_size) mask[static_cast<size_t>(id) / 32] &= ~bit_of(id);
   }
@@ -183,11 +227,11 @@ int32_t RowProcessors::add_mask(const Path& path, size_t depth) {
   return static_cast<int32_t>(begin);
 }
 
-void RowProcessors::run_custom(const Path& path, size_t depth) {
+void RowProcessors::run_custom(Path& path, int32_t row_of_request) {
   const RequestState& request = path.request;
   const auto vocab_size = static_cast<size_t>(path.vocab_size);
   const size_t num_bytes = vocab_size * sizeof(float);
-  float* row = path.logits + (path.first_row + static_cast<int64_t>(depth)) * path.vocab_size;
+  float* row = path.logits + (path.first_row + row_of_request) * path.vocab_size;
   std::span<float> logits{row, vocab_size};
   if (!device_.is_host()) {
     host_row_.resize(vocab_size);
@@ -196,12 +240,11 @@ void RowProcessors::run_custom(const Path& path, size_t depth) {
     device_.synchronize();
   }
   const auto prompt = std::span<const int32_t>(request.tokens).first(static_cast<size_t>(request.prompt_length));
-  const auto output = std::span<const int32_t>(path.output);
+  path.output.resize(static_cast<size_t>(request.num_output_tokens()));
+  path.output.insert(path.output.end(), path.ids.begin(), path.ids.end());
   const auto& processors = request.params.logits_processors;
   for (size_t i = 0; i < processors.size(); ++i) {
-    call_embedder(concat("logits_processors[", i, "]"), [&] {
-      processors[i]->apply(prompt, output.first(output.size() - path.drafts.size() + depth), logits);
-    });
+    call_embedder(concat("logits_processors[", i, "]"), [&] { processors[i]->apply(prompt, path.output, logits); });
   }
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   E31_CHECK(std::ranges::any_of(logits, [](float logit) { return logit > kLowest; }), kInvalidArgument,

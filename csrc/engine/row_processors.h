@@ -18,6 +18,7 @@
 #include "engine/request_state.h"
 #include "engine/upload_buffer.h"
 #include "ops/process_logits/process_logits.h"
+#include "spec/draft_tree.h"
 
 namespace eagle31rt {
 
@@ -35,11 +36,11 @@ class RowProcessors {
   RowProcessors(Device& device, bool tells_refusals);
 
   void clear();
-  // Rows first_row .. first_row + drafts.size() of `logits` [any, vocab_size]: row d verifies what follows d drafts.
-  // Returns how many drafts may stand; those behind must not. If the request fails by its own fault before any draft,
+  // Row r of `drafts` is row first_row + r of `logits` [any, vocab_size]: it verifies what follows its path. Returns
+  // the rows whose drafts must not stand, until the next call. If the request fails by its own fault before any draft,
   // `error` says why.
-  size_t add(RequestState& request, std::span<const int32_t> drafts, int64_t first_row, float* logits,
-             int64_t vocab_size, std::string& error);
+  std::span<const int32_t> add(RequestState& request, const DraftTreeView& drafts, int64_t first_row, float* logits,
+                               int64_t vocab_size, std::string& error);
   // The rows that were added.
   void apply(float* logits, int64_t vocab_size, ExecutionContext& context);
 
@@ -47,16 +48,22 @@ class RowProcessors {
   struct Path;
   enum class After { kGoOn, kRefused, kEnded };
   void add_shared(Path& path);
-  size_t add_rows(Path& path, std::string& error);
-  void add_row(Path& path, size_t depth);
-  int32_t add_mask(const Path& path, size_t depth);
-  void run_custom(const Path& path, size_t depth);
-  After advance(Path& path, int32_t draft) const;
+  void add_rows(Path& path, std::string& error);
+  void add_row(Path& path, int32_t row);
+  void add_path(Path& path);
+  int32_t add_mask(const Path& path);
+  void run_custom(Path& path, int32_t row);
+  void refuse_from(const Path& path, int32_t row);
+  After step(Path& path, int32_t row);
+  After advance(Path& path, int32_t mask_begin, int32_t draft) const;
+  static void roll_back(Path& path, size_t depth);
 
   Device& device_;
   bool tells_refusals_;
   std::vector<ProcessRow> rows_;
   std::vector<int32_t> row_indices_, path_ids_, banned_;
+  std::vector<int32_t> mask_begin_;  // [rows of the request] of those that were added; -1: none
+  std::vector<int32_t> refused_;
   std::vector<TokenCount> history_;
   std::vector<TokenBias> biases_;
   std::vector<uint32_t> masks_;

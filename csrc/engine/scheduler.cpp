@@ -52,6 +52,7 @@ Schedule Scheduler::schedule() {
 // Pages for the next row of every running request. False if somebody had to be preempted for it.
 bool Scheduler::grow_running() {
   bool enough_pages = true;
+  if (!config_.tree.is_chain()) return_spare_pages();
   for (size_t i = 0; i < running_.size(); ++i) {
     RequestState& request = *running_[i];
     const int64_t missing = pool_.pages_for(request.kv_entries_for(0)) - static_cast<int64_t>(request.pages.size());
@@ -61,6 +62,17 @@ bool Scheduler::grow_running() {
     }
   }
   return enough_pages;
+}
+
+// Those that only the drafts of the last step needed. Of a tree that can be many.
+void Scheduler::return_spare_pages() {
+  for (const auto& request : running_) {
+    std::vector<int32_t>& pages = request->pages;
+    while (std::ssize(pages) > pool_.pages_for(request->kv_entries_for(0))) {
+      pool_.release(pages.back());
+      pages.pop_back();
+    }
+  }
 }
 
 void Scheduler::preempt_last() {
@@ -174,13 +186,22 @@ std::vector<ScheduledRequest> Scheduler::schedule_decode() {
 
 // Takes pages for the drafts that it wants, and returns for how many there were some.
 int32_t Scheduler::drafts_with_pages(RequestState& request) {
-  int32_t drafts = std::max(request.num_draft_tokens_wanted(), 0);
+  const bool is_chain = config_.tree.is_chain();
+  int32_t drafts = std::max(is_chain ? request.num_draft_tokens_wanted() : request.num_tree_drafts_wanted(), 0);
   const auto missing = [&] {
-    return pool_.pages_for(request.kv_entries_for(drafts)) - static_cast<int64_t>(request.pages.size());
+    return pool_.pages_for(kv_entries_for(request, drafts)) - static_cast<int64_t>(request.pages.size());
   };
   while (drafts > 0 && missing() > pool_.num_available()) --drafts;
   if (missing() > 0) pool_.allocate(missing(), request.pages);
   return drafts;
+}
+
+// A tree may have more drafts than can be emitted: its rows and those of the draft, which both follow the newest token,
+// take entries that no token will ever have.
+int64_t Scheduler::kv_entries_for(const RequestState& request, int32_t num_drafts) const {
+  if (config_.tree.is_chain() || num_drafts == 0) return request.kv_entries_for(num_drafts);
+  const int64_t rows = request.length() + std::max(num_drafts, config_.tree.num_fed(num_drafts));
+  return std::max<int64_t>(rows, request.kv_entries_for(std::min(num_drafts, config_.tree.depth)));
 }
 
 std::vector<ScheduledRequest> Scheduler::schedule_prompts() {

@@ -27,6 +27,7 @@
 #include "engine/page_pool.h"
 #include "engine/request_state.h"
 #include "engine/step_batch.h"
+#include "spec/draft_tree_shape.h"
 
 namespace eagle31rt {
 
@@ -43,6 +44,7 @@ class Scheduler {
     int32_t max_num_seqs;
     int32_t max_num_batched_tokens;
     bool has_draft;
+    DraftTreeShape tree;
     bool enable_prefix_caching;
     FeatureRing* features;  // null: none are kept
   };
@@ -104,6 +106,8 @@ class Scheduler {
   std::vector<ScheduledRequest> schedule_decode();
   std::vector<ScheduledRequest> schedule_prompts();
   int32_t drafts_with_pages(RequestState& request);
+  int64_t kv_entries_for(const RequestState& request, int32_t num_drafts) const;
+  void return_spare_pages();
   void publish(RequestState& request);
   void publish_page(RequestState& request, int32_t index);
   void wait(std::unique_ptr<RequestState> request);

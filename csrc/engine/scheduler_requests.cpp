@@ -85,7 +85,9 @@ void Scheduler::check_running(const RequestState& request) const {
   E31_INVARIANT(!request.finished());
   E31_INVARIANT(request.num_computed < request.length() && request.length() < request.length_limit);
   E31_INVARIANT(request.num_prefill_rows() > 0 || request.decoding());
-  E31_INVARIANT(static_cast<int64_t>(request.pages.size()) <= pool_.pages_for(request.max_kv_entries()));
+  const int64_t most_entries =
+      std::max<int64_t>(request.max_kv_entries(), kv_entries_for(request, request.num_speculative_tokens));
+  E31_INVARIANT(static_cast<int64_t>(request.pages.size()) <= pool_.pages_for(most_entries));
   E31_INVARIANT(static_cast<int64_t>(request.pages.size()) >= pool_.pages_for(request.num_computed));
   E31_INVARIANT(request.slot >= 0 || !request.is_drafting);
   if (request.slot < 0) return;

@@ -10,6 +10,7 @@
 //   8 finish     full pages are published; pages and slots of finished requests go back
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <iterator>
 #include <new>
 #include <utility>
@@ -34,6 +35,7 @@ void Engine::Impl::propose(std::vector<ScheduledRequest>& scheduled) {
     wanted.push_back({.slot = request.slot,
                       .pages = request.pages,
                       .num_tokens = entry.num_drafts,
+                      .max_depth = request.max_draft_depth(),
                       .temperature = request.params.temperature,
                       .seed = request.params.seed,
                       .first_position = request.length()});
@@ -41,6 +43,11 @@ void Engine::Impl::propose(std::vector<ScheduledRequest>& scheduled) {
   if (wanted.empty()) return;
   const ScopedTimer timer(context_.profiler, Work::kDraft);
   drafter_->propose(wanted, proposals_, draft_context_);
+  for (ScheduledRequest& entry : scheduled) {
+    if (entry.num_drafts == 0) continue;
+    entry.num_drafts = proposals_.num_drafts[entry.proposal];  // of a tree perhaps fewer than there might have been
+    entry.num_rows = 1 + entry.num_drafts;
+  }
 }
 
 void Engine::Impl::forward() {
@@ -67,9 +74,10 @@ void Engine::Impl::process_rows() {
   processors_.clear();
   for (ScheduledRequest& entry : batch_.scheduled()) {
     if (!entry.needs_logits) continue;
-    const size_t num_standing = processors_.add(*entry.request, batch_.drafts(entry), entry.first_logit_row,
-                                                logits_.data(), vocab_size, entry.error);
-    batch_.refuse_drafts(entry, num_standing);
+    for (const int32_t row : processors_.add(*entry.request, batch_.drafts(entry, proposals_), entry.first_logit_row,
+                                             logits_.data(), vocab_size, entry.error)) {
+      batch_.refuse_draft(entry, row);
+    }
   }
   processors_.apply(logits_.data(), vocab_size, context_);
 }
@@ -80,6 +88,17 @@ void Engine::Impl::verify() {
   if (draft_) draft_to_target = draft_->weights().draft_to_target;
   batch_.verify(logits_.data(), decoder_->config().vocab_size, method_, proposals_, draft_to_target,
                 config_.synthetic_acceptance_rates, context_);
+  batch_.compact(target_kv_, context_);
+}
+
+// The captured states of an accepted path, from its rows to the first ones.
+void Engine::Impl::compact_captured(const ScheduledRequest& entry, float* captured) const {
+  const auto size = static_cast<size_t>(decoder_->captured_size());
+  for (int32_t i = 1; i <= entry.num_accepted && !entry.path_rows.empty(); ++i) {
+    // Paths ascend, so a row that is written is not read again.
+    std::memmove(captured + static_cast<size_t>(i) * size, captured + static_cast<size_t>(entry.path_row(i)) * size,
+                 size * sizeof(float));
+  }
 }
 
 std::vector<StepOutput> Engine::Impl::commit(std::span<ScheduledRequest> scheduled, const int32_t* emitted) {
@@ -125,7 +144,8 @@ void Engine::Impl::observe() {
       RequestState& request = *batch_.scheduled()[i].request;
       const int32_t first = computed_before_[i], num_new = request.num_computed - first;
       const int64_t first_row = batch_.forward().row_begin[i];
-      const float* captured = captured_.data() + first_row * decoder_->captured_size();
+      float* captured = captured_.data() + first_row * decoder_->captured_size();
+      compact_captured(batch_.scheduled()[i], captured);
       if (request.is_drafting && request.max_drafts_now > 0 && request.num_observed == first) {
         const int32_t end = positions_to_observe(request);
         if (end > first) add_observation(request, first, end, captured);
@@ -180,7 +200,7 @@ std::vector<StepOutput> Engine::Impl::step() {
     forward();
     process_rows();
     verify();
-    logprobs_.choose(batch_.emitted(), context_);
+    logprobs_.choose(batch_.emitted_by_row(), context_);
     logprobs_.take();
   }
   std::vector<StepOutput> outputs = commit(batch_.scheduled(), batch_.emitted());

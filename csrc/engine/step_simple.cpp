@@ -52,7 +52,7 @@ std::vector<StepOutput> Engine::Impl::step_simple() {
   logprobs_.add_prompt(entry, /*first_row=*/1);
   logprobs_.keep(logits, vocab_size, context_);
   processors_.clear();
-  processors_.add(request, /*drafts=*/{}, /*first_row=*/0, logits, vocab_size, entry.error);
+  processors_.add(request, no_drafts(), /*first_row=*/0, logits, vocab_size, entry.error);
   processors_.apply(logits, vocab_size, context_);
   auto* token_on_device = const_cast<int32_t*>(upload_.at(token_at));
   context_.ops.sample({.logits = logits,

@@ -44,17 +44,23 @@ class KvStorage {
     for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
       void* first = add_array(num_pages, device);
       if (shape.is_latent()) {
-        layers_.emplace_back(
-            LatentCacheView{first, shape.dtype, num_pages, page_size, shape.latent_dim, shape.rope_dim});
+        const LatentCacheView view{first, shape.dtype, num_pages, page_size, shape.latent_dim, shape.rope_dim};
+        layers_.emplace_back(view);
+        // An entry is a row of one array, which is the key and the value.
+        entries_.push_back(
+            {first, first, shape.dtype, num_pages, page_size, 1, view.entry_dim(), KeyLayout::kDimsFastest});
       } else {
-        layers_.emplace_back(KvCacheView{first, add_array(num_pages, device), shape.dtype, num_pages, page_size,
-                                         shape.num_kv_heads, shape.head_dim, layout});
+        entries_.push_back({first, add_array(num_pages, device), shape.dtype, num_pages, page_size, shape.num_kv_heads,
+                            shape.head_dim, layout});
+        layers_.emplace_back(entries_.back());
       }
     }
   }
 
   const LayerCache& layer(int32_t index) const { return layers_[static_cast<size_t>(index)]; }
   const KvShape& shape() const { return shape_; }
+  // Every layer as what moves whole entries takes it (ops/compact_kv), latent caches as well.
+  const std::vector<KvCacheView>& entries() const { return entries_; }
 
   // A whole page, of all layers.
   void copy_page(int32_t from, int32_t to, Device& device) {
@@ -77,6 +83,7 @@ class KvStorage {
   size_t bytes_per_page_ = 0;
   std::vector<DeviceBuffer> arrays_;
   std::vector<LayerCache> layers_;
+  std::vector<KvCacheView> entries_;
 };
 
 }  // namespace eagle31rt

@@ -55,8 +55,10 @@ void rotate(const Strided& first, int32_t num_heads, int32_t head_dim, int32_t r
                    context);
 }
 
+// batch: without trees, or trees alone.
 void attend(const MlaConfig& config, int32_t num_heads, const BatchView& batch, const LatentCacheView& cache,
             const float* query, float* latents, ExecutionContext& context) {
+  if (batch.num_requests == 0) return;
   context.ops.mla_attention({.query = query,
                              .output = latents,
                              .cache = cache,
@@ -64,12 +66,12 @@ void attend(const MlaConfig& config, int32_t num_heads, const BatchView& batch, 
                              .row_begin = batch.row_begin,
                              .kv_begin = batch.kv_begin,
                              .kv_length = batch.kv_length,
-                             .ancestor_mask = nullptr,
+                             .ancestor_mask = batch.num_trees > 0 ? batch.ancestor_mask : nullptr,
                              .num_requests = batch.num_requests,
                              .num_rows = batch.num_rows,
                              .query_stride = int64_t{num_heads} * config.entry_dim(),
                              .page_table_stride = batch.page_table_stride,
-                             .mask_words = 0,
+                             .mask_words = batch.mask_words,
                              .num_heads = num_heads,
                              .scale = config.scale},
                             context);
@@ -129,7 +131,11 @@ void run_mla_block(const MlaConfig& config, int32_t num_heads, bool interleaved_
     context.ops.mla_append(
         {.entries = entry.data, .slots = batch.slots, .cache = cache, .num_rows = rows, .row_stride = entry.stride},
         context);
-    attend(config, num_heads, batch, cache, scratch.absorbed.data(), scratch.latents.data(), context);
+    const BatchView trees = batch.trees();
+    const int64_t first = (rows - trees.num_rows) * num_heads;
+    attend(config, num_heads, batch.without_trees(), cache, scratch.absorbed.data(), scratch.latents.data(), context);
+    attend(config, num_heads, trees, cache, scratch.absorbed.data() + first * config.entry_dim(),
+           scratch.latents.data() + first * config.kv_lora_rank, context);
   }
   const int64_t latent = config.kv_lora_rank, value = config.v_head_dim;
   for (int64_t head = 0; head < num_heads; ++head) {

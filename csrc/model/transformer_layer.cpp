@@ -39,6 +39,31 @@ void norm_heads(const Vector& weight, float* heads, int32_t num_heads, int64_t n
   context.ops.rms_norm(params, context);
 }
 
+// batch: without trees, or trees alone.
+void attend(const LayerShape& shape, const LayerWeights& weights, const BatchView& batch, const KvCacheView& cache,
+            const float* query, float* attended, ExecutionContext& context) {
+  if (batch.num_requests == 0) return;
+  context.ops.paged_attention(
+      {.query = query,
+       .output = attended,
+       .cache = cache,
+       .page_table = batch.page_table,
+       .row_begin = batch.row_begin,
+       .kv_begin = batch.kv_begin,
+       .kv_length = batch.kv_length,
+       .ancestor_mask = batch.num_trees > 0 ? batch.ancestor_mask : nullptr,
+       .num_requests = batch.num_requests,
+       .num_rows = batch.num_rows,
+       .query_stride = int64_t{shape.num_heads + 2 * shape.num_kv_heads} * shape.head_dim,
+       .page_table_stride = batch.page_table_stride,
+       .mask_words = batch.mask_words,
+       .num_heads = shape.num_heads,
+       .scale = shape.attention_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim))),
+       .sinks = weights.sinks.data(),
+       .sliding_window = shape.sliding_window},
+      context);
+}
+
 void run_attention(const LayerShape& shape, const LayerWeights& weights, const BatchView& batch, const RopeRows& rope,
                    const KvCacheView& cache, float* qkv, float* attended, ExecutionContext& context) {
   const int64_t row_stride = int64_t{shape.num_heads + 2 * shape.num_kv_heads} * shape.head_dim;
@@ -66,25 +91,11 @@ void run_attention(const LayerShape& shape, const LayerWeights& weights, const B
                          .num_rows = batch.num_rows,
                          .row_stride = row_stride},
                         context);
-  context.ops.paged_attention(
-      {.query = qkv,
-       .output = attended,
-       .cache = cache,
-       .page_table = batch.page_table,
-       .row_begin = batch.row_begin,
-       .kv_begin = batch.kv_begin,
-       .kv_length = batch.kv_length,
-       .ancestor_mask = nullptr,
-       .num_requests = batch.num_requests,
-       .num_rows = batch.num_rows,
-       .query_stride = row_stride,
-       .page_table_stride = batch.page_table_stride,
-       .mask_words = 0,
-       .num_heads = shape.num_heads,
-       .scale = shape.attention_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim))),
-       .sinks = weights.sinks.data(),
-       .sliding_window = shape.sliding_window},
-      context);
+  attend(shape, weights, batch.without_trees(), cache, qkv, attended, context);
+  const BatchView trees = batch.trees();
+  const int64_t first_row = batch.num_rows - trees.num_rows;
+  attend(shape, weights, trees, cache, qkv + first_row * row_stride,
+         attended + first_row * shape.num_heads * shape.head_dim, context);
 }
 
 // residual += input @ weight + bias, normed first if output_norm is there.

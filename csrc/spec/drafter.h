@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "device/execution_context.h"
+#include "spec/draft_tree.h"
 
 namespace eagle31rt {
 
@@ -33,18 +34,28 @@ struct Observation {
 struct DraftRequest {
   int32_t slot;
   std::span<const int32_t> pages;
-  int32_t num_tokens;  // 1 or more
+  int32_t num_tokens;  // drafts at most, 1 or more; for a chain: exactly so many
+  int32_t max_depth;   // drafts on one path that can still be emitted, 1 or more; a chain has no more tokens
   float temperature;   // for drafts that are drawn; 0 = most probable
   uint64_t seed;
   int64_t first_position;  // sequence position of the first drafted token
 };
 
+// One tree for each request.
 struct Proposals {
-  int32_t max_tokens = 0;          // the largest num_tokens of the step
-  std::vector<int32_t> token_ids;  // [num_requests, max_tokens] target ids, -1 where not asked for
-  // Laws that drew them, over draft ids; only if drafts are drawn. Owned by the drafter, valid until the next propose.
-  const float* logits = nullptr;  // [num_requests, max_tokens, draft_vocab_size]
+  std::vector<int32_t> row_begin{0};  // [num_requests + 1] first row of each tree
+  std::vector<int32_t> num_drafts;    // [num_requests]; rows behind 1 + num_drafts of a tree are not used
+  std::vector<int32_t> token_ids;     // [num_rows] target ids
+  std::vector<int32_t> parents, first_child, next_sibling, depths;  // [num_rows]; chains have none
+  std::vector<uint64_t> ancestor_mask;                              // [num_rows, mask_words]; chains have none
+  int32_t mask_words = 0;                                           // 0: all trees are chains
+  // Laws that drew the children of each row, over draft ids; only if drafts are drawn. Owned by the drafter, valid
+  // until the next propose.
+  const float* logits = nullptr;  // [num_rows, draft_vocab_size]
   int64_t draft_vocab_size = 0;
+
+  DraftTreeView tree(size_t request) const;
+  int32_t first_row(size_t request) const { return row_begin[request]; }
 };
 
 class Drafter {

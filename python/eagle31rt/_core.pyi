@@ -23,7 +23,10 @@ class EngineConfig:
     enforce_eager: bool  # no graphs
     kept_features_memory_bytes: int  # -1: an eighth of the target's KV cache
     decode_state: str  # auto | host | device
-    num_speculative_tokens: int  # upper bound K, 0..16
+    num_speculative_tokens: int  # upper bound K, 0..16, with trees 0..64
+    tree_top_k: int  # 0 or 1 = chains
+    tree_depth: int  # 0 = up to 8
+    speculative_token_tree: list[list[int]]
     rejection_sample_method: str  # equality | standard | block | synthetic
     draft_sample_method: str  # greedy | probabilistic
     synthetic_acceptance_rates: list[float]  # unconditional, non-increasing, one per position

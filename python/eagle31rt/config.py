@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from eagle31rt.errors import InvalidArgumentError, UnsupportedError
-from eagle31rt.sampling_params import MAX_SPECULATIVE_TOKENS
+from eagle31rt.sampling_params import MAX_CHAIN_TOKENS, MAX_SPECULATIVE_TOKENS
 
 # Keys of vLLM's speculative_config that this version does not have.
 # fmt: off
@@ -21,7 +22,7 @@ UNSUPPORTED_KEYS = frozenset((
     "prompt_lookup_min", "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests",
     "suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob", "index_share_for_mtp_iteration",
     "enable_adaptive_verification", "dspark_draft_topk", "target_model_config", "target_parallel_config",
-    "draft_model_config", "draft_parallel_config", "speculative_token_tree", "disable_by_batch_size",
+    "draft_model_config", "draft_parallel_config", "disable_by_batch_size",
 ))
 # fmt: on
 CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # key: (supported, known but not yet)
@@ -40,12 +41,19 @@ _MAX_CAPTURED_LAYERS = 8
 
 @dataclass
 class SpeculativeConfig:
-    """Checked settings of speculation. `synthetic_acceptance_rates`: an unconditional rate per position, or empty."""
+    """Checked settings of speculation. `synthetic_acceptance_rates`: an unconditional rate per position, or empty.
+
+    `tree_top_k`: children of a node of a dynamic draft tree; 1: chains. `tree_depth`: its levels; 0: up to 8.
+    `speculative_token_tree`: the paths of a static tree, or empty.
+    """
 
     model: str
     num_speculative_tokens: int
     method: str = "eagle3"
     policy: str = "fixed"
+    tree_top_k: int = 1
+    tree_depth: int = 0
+    speculative_token_tree: list[list[int]] = field(default_factory=list)
     rejection_sample_method: str = "equality"
     draft_sample_method: str = "greedy"
     synthetic_acceptance_rates: list[float] = field(default_factory=list)
@@ -68,6 +76,7 @@ class SpeculativeConfig:
         if not _is_integer(count) or not 0 <= count <= MAX_SPECULATIVE_TOKENS:
             raise InvalidArgumentError(_message("num_speculative_tokens", f"0 to {MAX_SPECULATIVE_TOKENS}", count))
         config = SpeculativeConfig(model=str(values["model"]), num_speculative_tokens=count)
+        _set_trees(config, values)
         for key in CHOICES:
             if values.get(key) is not None:
                 setattr(config, key, _choice(key, values[key]))
@@ -83,9 +92,46 @@ class SpeculativeConfig:
         return config
 
 
+def _set_trees(config: SpeculativeConfig, values: Mapping[str, Any]) -> None:
+    """What the core cannot say of itself: types, and how many drafts a chain may have."""
+    for key, most in (("tree_top_k", 64), ("tree_depth", MAX_SPECULATIVE_TOKENS)):
+        value = values.get(key)
+        if value is None:
+            continue
+        if not _is_integer(value) or not 1 <= value <= most:
+            raise InvalidArgumentError(_message(key, f"1 to {most}", value))
+        setattr(config, key, value)
+    if values.get("speculative_token_tree") is not None:
+        config.speculative_token_tree = _token_tree(values["speculative_token_tree"])
+    count, is_chain = config.num_speculative_tokens, config.tree_top_k == 1 and not config.speculative_token_tree
+    if is_chain and count > MAX_CHAIN_TOKENS:
+        wanted = f"0 to {MAX_CHAIN_TOKENS} (with draft trees, tree_top_k of 2 or more, up to {MAX_SPECULATIVE_TOKENS})"
+        raise InvalidArgumentError(_message("num_speculative_tokens", wanted, count))
+
+
+def _token_tree(value: Any) -> list[list[int]]:
+    """vLLM's spelling, a string like "[(0,), (0, 0), (1,)]", or the list that it stands for."""
+    wanted = 'a list of paths such as "[(0,), (0, 0), (1,)]", each of 1 to 64 ranks from 0 to 63'
+    try:
+        paths = ast.literal_eval(value) if isinstance(value, str) else value
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise InvalidArgumentError(_message("speculative_token_tree", wanted, value)) from error
+    valid = isinstance(paths, (list, tuple)) and 1 <= len(paths) <= 1024
+    if not valid or not all(_is_path(path) for path in paths):
+        raise InvalidArgumentError(_message("speculative_token_tree", wanted, value))
+    return [list(path) for path in paths]
+
+
+def _is_path(path: object) -> bool:
+    if not isinstance(path, (list, tuple)) or not 1 <= len(path) <= MAX_SPECULATIVE_TOKENS:
+        return False
+    return all(isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 64 for rank in path)
+
+
 def _refuse_other_keys(values: Mapping[str, Any]) -> None:
     own = {"model", "revision", "num_speculative_tokens", "capture_layers", *CHOICES}
     own |= {"synthetic_acceptance_rates", "synthetic_acceptance_length"}
+    own |= {"tree_top_k", "tree_depth", "speculative_token_tree"}
     for key in values:
         if key in UNSUPPORTED_KEYS:
             raise UnsupportedError(f"speculative_config key {key!r} is not supported by this version; leave it out")

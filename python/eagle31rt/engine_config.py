@@ -69,6 +69,9 @@ def apply_device(config: EngineConfig, device: str, gpu_memory_utilization: floa
 def _apply_speculation(config: EngineConfig, speculation: SpeculativeConfig) -> None:
     config.draft = str(draft_directory(speculation.model, "speculative_config['model']", speculation.revision))
     config.num_speculative_tokens = speculation.num_speculative_tokens
+    config.tree_top_k = speculation.tree_top_k
+    config.tree_depth = speculation.tree_depth
+    config.speculative_token_tree = speculation.speculative_token_tree
     config.rejection_sample_method = speculation.rejection_sample_method
     config.draft_sample_method = speculation.draft_sample_method
     config.synthetic_acceptance_rates = speculation.synthetic_acceptance_rates

@@ -28,7 +28,8 @@ from eagle31rt.sampling_checks import (
 )
 from eagle31rt.structured_outputs import StructuredOutputsParams
 
-MAX_SPECULATIVE_TOKENS = 16
+MAX_SPECULATIVE_TOKENS = 64  # of draft trees
+MAX_CHAIN_TOKENS = 16
 MAX_SAMPLES = 16384  # of one request, as vLLM
 _MAX_SEED = 2**64 - 1
 

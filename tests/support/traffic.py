@@ -90,13 +90,13 @@ def plain(request: Request) -> Request:
 
 
 @st.composite
-def _requests(draw: st.DrawFn) -> Request:
+def _requests(draw: st.DrawFn, max_drafts: int) -> Request:
     """Half of the requests are greedy; prompts are short or near a page edge, sometimes close to max_model_len."""
     length = draw(st.sampled_from([1, 2, 5, 15, 16, 17, 31, 33, 70]))
     prompt = np.random.default_rng(draw(st.integers(0, 7))).integers(0, 96, length).tolist()  # a prefix of 70 ids
     params: dict[str, Any] = {
         "max_tokens": draw(st.sampled_from([1, 2, 3, 7, 16, 24, 40])),
-        "num_speculative_tokens": draw(st.integers(-1, MAX_DRAFTS)),
+        "num_speculative_tokens": draw(st.integers(-1, max_drafts)),
         "seed": draw(st.sampled_from([0, 1, 2, 2**63, 2**64 - 1])),
         "ignore_eos": draw(st.booleans()),
     }
@@ -116,9 +116,9 @@ def _requests(draw: st.DrawFn) -> Request:
 
 
 @st.composite
-def traffic(draw: st.DrawFn) -> Traffic:
+def traffic(draw: st.DrawFn, max_drafts: int = MAX_DRAFTS) -> Traffic:
     """(requests, for each the place in its plain output whose id becomes a stop id or -1, engine settings)."""
-    requests = draw(st.lists(_requests(), min_size=1, max_size=16))
+    requests = draw(st.lists(_requests(max_drafts), min_size=1, max_size=16))
     stops = [draw(st.sampled_from([-1, -1, 0, 1, 2, 4, 7])) for _ in requests]
     engine = {
         "page_size": draw(st.sampled_from([1, 16])),

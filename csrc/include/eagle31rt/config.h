@@ -28,7 +28,12 @@ struct EngineConfig {
   // Where lengths, page tables and newest tokens of running requests are kept: auto (host on the CPU, else device) |
   // host (CPU only) | device. The ids are the same; on the CPU `device` is for tests.
   std::string decode_state = "auto";
-  int32_t num_speculative_tokens = 0;                // K, upper bound of every request, 0..16
+  int32_t num_speculative_tokens = 0;  // K, drafts of a step, upper bound of every request: 0..16, with trees 0..64
+  // Draft trees instead of chains (CPU). Of dynamic ones: children of a node, 0 or 1 = chains; and levels, 0 = up to 8.
+  int32_t tree_top_k = 0;
+  int32_t tree_depth = 0;
+  // A static tree: each path from the root as ranks among the draft's most probable tokens; its beginnings are there.
+  std::vector<std::vector<int32_t>> speculative_token_tree;
   std::string rejection_sample_method = "equality";  // equality | standard | block | synthetic
   std::string draft_sample_method = "greedy";        // greedy | probabilistic (standard and block only)
   std::vector<double> synthetic_acceptance_rates;    // synthetic: P(first i + 1 drafts accepted), K of them

@@ -34,7 +34,7 @@ struct SpeculationMetrics {
   int64_t num_drafts = 0;        // verify steps that had drafts
   int64_t num_draft_tokens = 0;  // drafts verified
   int64_t num_accepted_tokens = 0;
-  std::vector<int64_t> num_accepted_tokens_per_position;  // [num_speculative_tokens of the request]
+  std::vector<int64_t> num_accepted_tokens_per_position;  // [num_speculative_tokens of the request, or tree depth]
 };
 
 // One token and the most probable ids at its place, by log softmax of the model's own logits: temperature 1, before

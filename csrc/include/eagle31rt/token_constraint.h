@@ -24,7 +24,7 @@ class TokenConstraint {
   // Advances over one token. False: refused, and the state is unchanged.
   virtual bool accept(int32_t token_id) = 0;
 
-  // Takes back the last num_tokens accepted ones: 1 .. 16, never more than were accepted.
+  // Takes back the last num_tokens accepted ones: 1 .. 64, never more than were accepted.
   virtual void roll_back(int32_t num_tokens) = 0;
 
   // Only end-of-sequence may follow. The request then ends with FinishReason::kStop.

@@ -26,7 +26,7 @@ struct MlaAttentionParams {
   const int32_t* row_begin;       // [num_requests + 1]
   const int32_t* kv_begin;        // [num_requests] first visible index, <= kv_length
   const int32_t* kv_length;       // [num_requests] entries before this step's rows
-  const uint64_t* ancestor_mask;  // [num_rows, mask_words] or null; bits of rows of the same request, word 0 first
+  const uint64_t* ancestor_mask;  // [num_rows, mask_words] or null; word 0 first
   int64_t num_requests;
   int64_t num_rows;
   int64_t query_stride;  // elements between rows

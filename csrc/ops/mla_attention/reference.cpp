@@ -23,10 +23,10 @@ std::vector<int64_t> visible_entries(const MlaAttentionParams& p, int64_t i, int
     places.push_back(p.cache.index(page, t % p.cache.page_size, 0));
   };
   for (int64_t t = p.kv_begin[i]; t < p.kv_length[i]; ++t) see(t);
-  for (int64_t b = 0; b < p.row_begin[i + 1] - p.row_begin[i]; ++b) {
-    const bool visible = p.ancestor_mask == nullptr
-                             ? b <= j
-                             : (p.ancestor_mask[(p.row_begin[i] + j) * p.mask_words + b / 64] >> (b % 64) & 1) != 0;
+  const int64_t num_bits = p.ancestor_mask == nullptr ? j + 1 : int64_t{64} * p.mask_words;
+  for (int64_t b = 0; b < num_bits; ++b) {
+    const bool visible = p.ancestor_mask == nullptr ||
+                         (p.ancestor_mask[(p.row_begin[i] + j) * p.mask_words + b / 64] >> (b % 64) & 1) != 0;
     if (visible) see(p.kv_length[i] + b);
   }
   return places;

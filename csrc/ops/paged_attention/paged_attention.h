@@ -7,7 +7,7 @@
 // in logical order:
 //   no mask:  entries kv_begin[i] .. kv_length[i] + j
 //   mask:     entries kv_begin[i] .. kv_length[i] - 1, then entries kv_length[i] + b for every set bit b of the row's
-//             ancestor mask in ascending order (bit j itself included): a node of a tree sees its own path only
+//             ancestor mask in ascending order, its own one (the last) included; others may be of an earlier pass
 //
 // With a sliding window a row sees the last sliding_window of these alone, itself among them, by logical position. With
 // sinks the denominator of head h has exp(sinks[h]) added to it: a position that every row sees, whose value is 0.
@@ -49,7 +49,7 @@ struct PagedAttentionParams {
   const int32_t* row_begin;       // [num_requests + 1]
   const int32_t* kv_begin;        // [num_requests] first visible KV index, <= kv_length (a draft's index 0 is empty)
   const int32_t* kv_length;       // [num_requests] KV entries before this step's rows
-  const uint64_t* ancestor_mask;  // [num_rows, mask_words] or null; bits of rows of the same request, word 0 first
+  const uint64_t* ancestor_mask;  // [num_rows, mask_words] or null; word 0 first
   int64_t num_requests;
   int64_t num_rows;
   int64_t query_stride;  // elements between rows

@@ -19,10 +19,10 @@ double element(const void* base, DType dtype, int64_t index) {
 std::vector<int64_t> visible_entries(const PagedAttentionParams& p, int64_t i, int64_t j) {
   std::vector<int64_t> entries;
   for (int64_t t = p.kv_begin[i]; t < p.kv_length[i]; ++t) entries.push_back(t);
-  for (int64_t b = 0; b < p.row_begin[i + 1] - p.row_begin[i]; ++b) {
-    const bool visible = p.ancestor_mask == nullptr
-                             ? b <= j
-                             : (p.ancestor_mask[(p.row_begin[i] + j) * p.mask_words + b / 64] >> (b % 64) & 1) != 0;
+  const int64_t num_bits = p.ancestor_mask == nullptr ? j + 1 : int64_t{64} * p.mask_words;
+  for (int64_t b = 0; b < num_bits; ++b) {
+    const bool visible = p.ancestor_mask == nullptr ||
+                         (p.ancestor_mask[(p.row_begin[i] + j) * p.mask_words + b / 64] >> (b % 64) & 1) != 0;
     if (visible) entries.push_back(p.kv_length[i] + b);
   }
   const auto window = static_cast<size_t>(p.sliding_window);
