@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given, settings
 from support.checkpoints import DraftSpec, TargetSpec, write_draft, write_target
 from support.engine import Request, Result, endless, make_config, make_engine, plain_outcome, random_prompt, serve
+from support.oracle import Target
+from support.oracle_draft import Draft
+from support.oracle_tree import speculate_with_trees
 from support.processors import CASES
 from support.successor import DRAFT, write_successor_draft, write_successor_target
 from support.traffic import DETERMINISTIC, Models, Traffic, plain, traffic
@@ -67,7 +70,7 @@ def test_the_traffic_accepted_and_refused(models: Models) -> None:
     if models.drafted == 0:
         pytest.skip("the traffic test did not run")
     assert models.drafted > 10_000
-    assert 1_000 < models.accepted < 0.5 * models.drafted
+    assert 500 < models.accepted < 0.5 * models.drafted
 
 
 def batch(count: int, **params: Any) -> list[Request]:
@@ -120,6 +123,21 @@ def test_a_tree_accepts_more_than_a_chain_of_its_budget(models: Models) -> None:
     chain = serve(models.engine(16, page_size=16, num_speculative_tokens=16), batch(16))
     tree = serve(models.engine(16, page_size=16, num_speculative_tokens=16, tree_top_k=4), batch(16))
     assert sum(result.num_drafts for result in tree) < sum(result.num_drafts for result in chain)
+
+
+@pytest.mark.parametrize(("budget", "top_k", "depth"), [(12, 4, 4), (30, 3, 6), (7, 7, 1)])
+def test_rounds_are_those_of_the_oracle(models: Models, budget: int, top_k: int, depth: int) -> None:
+    """Which nodes are drafted, from which states, positions and ancestors: all of it shows in what is accepted."""
+    if models.common["dtype"] != "float32":
+        pytest.skip("rounding may change the order of nodes")
+    target = Target(models.pair[0])
+    draft = Draft(models.pair[1], target)
+    settings_ = {"num_speculative_tokens": budget, "tree_top_k": top_k, "tree_depth": depth}
+    engine = models.engine(16, page_size=16, **settings_)
+    requests = [Request(random_prompt(9 + seed, seed), endless(30)) for seed in range(4)]
+    for request, result in zip(requests, serve(engine, requests), strict=True):
+        ids, runs = speculate_with_trees(target, draft, request.prompt, 30, budget, top_k, depth)
+        assert (result.token_ids, result.runs) == (ids, runs)
 
 
 def test_counters_are_by_depth(models: Models) -> None:

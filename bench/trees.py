@@ -1,0 +1,110 @@
+"""Draft trees against chains of equal budget, in bench/results/trees.json.
+
+    python bench/trees.py --model DIR --draft DIR --questions DIR
+
+--questions: as in bench/acceptance.py; evenly spaced questions of every set, first turn, the model's chat template, all
+of them in one batch. The ids of every setting must be those of plain decoding ("identical").
+
+rows: {shape, num_speculative_tokens, tree_top_k, tree_depth, temperature, acceptance_length, acceptance_per_position,
+num_verify_steps}: acceptance_length is tokens a verify step, the chain of 16 stands for larger chains.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from acceptance import MAX_MODEL_LEN, MAX_PROMPT, load_prompts, run_plain
+from common import make_engine, make_params, provenance, write_result
+
+from eagle31rt import _core
+from eagle31rt.tokenizer import Tokenizer
+
+MAX_CHAIN = 16
+# (top_k, depth) by budget; the first of a budget is the chain.
+SETTINGS: dict[int, list[tuple[int, int]]] = {
+    4: [(1, 0), (2, 3), (3, 2)],
+    8: [(1, 0), (2, 4), (4, 3), (8, 2)],
+    16: [(1, 0), (4, 5), (8, 4)],
+    32: [(1, 0), (8, 5), (10, 6)],
+    60: [(1, 0), (10, 7), (10, 5)],
+}
+
+
+def run(
+    engine: _core.Engine, prompts: list[list[int]], max_tokens: int, temperature: float
+) -> tuple[list[list[int]], list[_core.SpeculationMetrics]]:
+    ids: list[list[int]] = [[] for _ in prompts]
+    metrics: dict[int, _core.SpeculationMetrics] = {}
+    for index, prompt in enumerate(prompts):
+        engine.add_request(
+            index, prompt, make_params(max_tokens, temperature=temperature, seed=index, ignore_eos=False)
+        )
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            ids[output.request_id] += output.new_token_ids
+            metrics[output.request_id] = output.metrics
+    return ids, [metrics[index] for index in range(len(prompts))]
+
+
+def row_of(metrics: list[_core.SpeculationMetrics]) -> dict[str, Any]:
+    steps = sum(each.num_drafts for each in metrics)
+    accepted = [each.num_accepted_tokens_per_position for each in metrics]
+    return {
+        "acceptance_length": round(1 + sum(each.num_accepted_tokens for each in metrics) / steps, 4),
+        "acceptance_per_position": [round(sum(column) / steps, 4) for column in zip(*accepted, strict=True)],
+        "num_verify_steps": steps,
+    }
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--draft", required=True)
+    parser.add_argument("--questions", required=True, type=Path)
+    parser.add_argument("--per-set", type=int, default=4)
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7])
+    parser.add_argument("--output", default="trees.json")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
+    of_sets = load_prompts(options.questions, Tokenizer(Path(options.model)), options.per_set, MAX_PROMPT)
+    prompts = [prompt for of_set in of_sets.values() for prompt in of_set]
+    common = {"max_num_seqs": len(prompts), "max_model_len": MAX_MODEL_LEN}
+    plain = make_engine(options.model, **common)
+    expected = {t: run_plain(plain, prompts, options.max_tokens, t) for t in options.temperatures}
+    result: dict[str, Any] = {
+        "provenance": provenance(),
+        "questions_per_set": options.per_set,
+        "max_tokens": options.max_tokens,
+        "identical": True,
+        "rows": [],
+    }
+    for budget, shapes in SETTINGS.items():
+        for top_k, depth in shapes:
+            count = budget if top_k > 1 else min(budget, MAX_CHAIN)
+            engine = make_engine(
+                options.model,
+                options.draft,
+                num_speculative_tokens=count,
+                tree_top_k=top_k,
+                tree_depth=depth,
+                **common,
+            )
+            for temperature in options.temperatures:
+                ids, metrics = run(engine, prompts, options.max_tokens, temperature)
+                result["identical"] &= ids == expected[temperature]
+                setting = {"num_speculative_tokens": count, "tree_top_k": top_k, "tree_depth": depth}
+                shape = "chain" if top_k == 1 else "tree"
+                row = {"budget": budget, "shape": shape, **setting, "temperature": temperature, **row_of(metrics)}
+                result["rows"].append(row)
+                print(row, flush=True)
+    print(write_result(options.output, result))
+
+
+if __name__ == "__main__":
+    main()
