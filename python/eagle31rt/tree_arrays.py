@@ -31,7 +31,7 @@ class SglangTrees:
 
 @dataclass(frozen=True)
 class TensorrtTrees:
-    """TensorRT-LLM's arrays of trees of up to D nodes, the root counted; shorter ones are padded with 0, paths with -1."""
+    """TensorRT-LLM's arrays of trees of up to D nodes, the root counted; padded with 0, paths with -1."""
 
     generation_lengths: npt.NDArray[np.int32]  # [bs] nodes
     position_offsets: npt.NDArray[np.int32]  # [bs, D] depth of a node
@@ -85,7 +85,7 @@ def _parents_of_links(first_child: list[int], next_sibling: list[int]) -> list[i
         child, last = first_child[node], node
         while child != -1:
             if not last < child < size or parents[child] != -1:
-                raise InvalidArgumentError(f"the links of node {node} lead to node {child}, which is no later, new node")
+                raise InvalidArgumentError(f"links of node {node} lead to node {child}, which is no later, new node")
             parents[child], last, child = node, child, next_sibling[child]
     ancestor_matrix(parents)  # every node was reached
     return parents
