@@ -6,10 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from support.checkpoints import DraftSpec, TargetSpec, write_draft, write_target
-from support.engine import Request, Result, endless, make_config, make_engine, plain_outcome, random_prompt, serve
+from support.engine import (
+    Request,
+    Result,
+    endless,
+    make_engine,
+    plain_outcome,
+    random_prompt,
+    run_decoder,
+    serve,
+)
 from support.oracle import Target
 from support.oracle_draft import Draft
 from support.oracle_tree import speculate_with_trees
@@ -17,9 +27,6 @@ from support.processors import CASES
 from support.successor import DRAFT, write_successor_draft, write_successor_target
 from support.traffic import DETERMINISTIC, Models, Traffic, plain, traffic
 from test_deepseek import SPECS
-
-from eagle31rt import _core
-from eagle31rt.errors import InvalidArgumentError, UnsupportedError
 
 Params = dict[str, Any]
 MAX_NODES = 64
@@ -44,20 +51,27 @@ SHAPES: dict[str, Params] = {
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return Models(tmp_path_factory.mktemp("trees"), request.param)
+def traffic_models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("traffic"), request.param)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("trees"), "float32")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@settings(DETERMINISTIC, max_examples=30)
+@settings(DETERMINISTIC, max_examples=25)
 @given(traffic=traffic(max_drafts=MAX_NODES))
-def test_ids_are_those_of_plain_decoding(models: Models, shape: str, traffic: Traffic) -> None:
+def test_ids_are_those_of_plain_decoding(traffic_models: Models, shape: str, traffic: Traffic) -> None:
     """Batches of up to 16 with trees, chains and no drafts; preempted, cancelled, in chunks, with prefix hits."""
     requests, stops, engine = traffic
     limit = SHAPES[shape]["num_speculative_tokens"]
-    requests = models.with_stops([bounded(request, limit) for request in requests], stops)
-    for request, result in zip(requests, serve(models.engine(**engine, **SHAPES[shape]), requests), strict=True):
-        models.compare(request, result)
+    requests = traffic_models.with_stops([bounded(request, limit) for request in requests], stops)
+    for request, result in zip(
+        requests, serve(traffic_models.engine(**engine, **SHAPES[shape]), requests), strict=True
+    ):
+        traffic_models.compare(request, result)
 
 
 def bounded(request: Request, limit: int) -> Request:
@@ -65,12 +79,12 @@ def bounded(request: Request, limit: int) -> Request:
     return replace(request, params={**request.params, "num_speculative_tokens": wanted})
 
 
-def test_the_traffic_accepted_and_refused(models: Models) -> None:
+def test_the_traffic_accepted_and_refused(traffic_models: Models) -> None:
     """Runs after the test above: equality proves nothing if no draft was ever accepted."""
-    if models.drafted == 0:
+    if traffic_models.drafted == 0:
         pytest.skip("the traffic test did not run")
-    assert models.drafted > 10_000
-    assert 500 < models.accepted < 0.5 * models.drafted
+    assert traffic_models.drafted > 8_000
+    assert 400 < traffic_models.accepted < 0.5 * traffic_models.drafted
 
 
 def batch(count: int, **params: Any) -> list[Request]:
@@ -94,6 +108,39 @@ def test_a_chain_given_as_a_tree_is_the_chain(models: Models) -> None:
         results = serve(chain, requests)
         assert serve(tree, requests) == results
         assert accepted(results) > 0
+
+
+@pytest.mark.parametrize("drafting", ["greedy", "probabilistic"])
+def test_a_chain_given_as_a_tree_is_the_chain_by_ratio_as_well(models: Models, drafting: str) -> None:
+    """The same draws, coins and residuals."""
+    options = {"rejection_sample_method": "standard", "draft_sample_method": drafting, "num_speculative_tokens": 7}
+    places = [(0,) * n for n in range(1, 8)]
+    tree = models.engine(16, page_size=16, **options, speculative_token_tree=places)
+    results = serve(models.engine(16, page_size=16, **options), batch(8))
+    assert serve(tree, batch(8)) == results
+    assert 0 < accepted(results) < sum(result.num_draft_tokens for result in results)
+
+
+def test_drawn_trees_keep_the_law(models: Models) -> None:
+    """Second tokens behind the most frequent first one against the target's own law: chi square over 1200 seeds."""
+    prompt, places = random_prompt(6), [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]
+    options = {"rejection_sample_method": "standard", "draft_sample_method": "probabilistic"}
+    engine = models.engine(16, page_size=16, num_speculative_tokens=7, speculative_token_tree=places, **options)
+    requests = [Request(prompt, endless(5, temperature=1.0, seed=seed)) for seed in range(1200)]
+    results = serve(engine, requests)
+    assert accepted(results) > 500
+    firsts = np.bincount([result.token_ids[0] for result in results], minlength=96)
+    first = int(firsts.argmax())
+    counts = np.bincount([r.token_ids[1] for r in results if r.token_ids[0] == first], minlength=96)
+    logits, _ = run_decoder(models.pair[0], [*prompt, first], dtype=models.common["dtype"])
+    law = np.exp(logits[-1].astype(np.float64) - logits[-1].max())
+    expected = law / law.sum() * counts.sum()
+    common = expected >= 8
+    observed = np.append(counts[common], counts[~common].sum())
+    expected = np.append(expected[common], expected[~common].sum())
+    freedom = len(observed) - 1
+    assert freedom > 5
+    assert ((observed - expected) ** 2 / expected).sum() < freedom + 4 * np.sqrt(2 * freedom)
 
 
 def test_one_draft_is_the_most_probable_one(models: Models) -> None:
@@ -128,8 +175,6 @@ def test_a_tree_accepts_more_than_a_chain_of_its_budget(models: Models) -> None:
 @pytest.mark.parametrize(("budget", "top_k", "depth"), [(12, 4, 4), (30, 3, 6), (7, 7, 1)])
 def test_rounds_are_those_of_the_oracle(models: Models, budget: int, top_k: int, depth: int) -> None:
     """Which nodes are drafted, from which states, positions and ancestors: all of it shows in what is accepted."""
-    if models.common["dtype"] != "float32":
-        pytest.skip("rounding may change the order of nodes")
     target = Target(models.pair[0])
     draft = Draft(models.pair[1], target)
     settings_ = {"num_speculative_tokens": budget, "tree_top_k": top_k, "tree_depth": depth}
@@ -209,91 +254,11 @@ def test_drafts_give_way_to_other_requests(models: Models) -> None:
     assert engine.stats["num_preemptions"] == before
 
 
-REFUSED: dict[str, tuple[Params, type[Exception], str]] = {
-    "chain that is too long": ({"num_speculative_tokens": 17}, InvalidArgumentError, "0 to 16, or ask for draft trees"),
-    "too many nodes": ({"num_speculative_tokens": 65, "tree_top_k": 4}, InvalidArgumentError, "0 to 64"),
-    "too wide": ({"num_speculative_tokens": 64, "tree_top_k": 65}, InvalidArgumentError, "tree_top_k is 65"),
-    "too many candidates": (
-        {"num_speculative_tokens": 64, "tree_top_k": 20, "tree_depth": 8},
-        InvalidArgumentError,
-        "2820 candidates",
-    ),
-    "depth of a chain": ({"num_speculative_tokens": 4, "tree_depth": 3}, InvalidArgumentError, "tree_depth is 3"),
-    "deeper than it has nodes": (
-        {"num_speculative_tokens": 4, "tree_top_k": 2, "tree_depth": 5},
-        InvalidArgumentError,
-        "tree_depth is 5 and num_speculative_tokens 4",
-    ),
-    "two kinds": (
-        {"num_speculative_tokens": 1, "tree_top_k": 2, "speculative_token_tree": [[0]]},
-        InvalidArgumentError,
-        "leave them out beside speculative_token_tree",
-    ),
-    "missing beginning": (
-        {"num_speculative_tokens": 2, "speculative_token_tree": [[0], [1, 0]]},
-        InvalidArgumentError,
-        r"the path \(1, 0\) but not the one",
-    ),
-    "path twice": (
-        {"num_speculative_tokens": 2, "speculative_token_tree": [[0], [0]]},
-        InvalidArgumentError,
-        r"\(0\) twice",
-    ),
-    "empty path": ({"num_speculative_tokens": 1, "speculative_token_tree": [[], [0]]}, InvalidArgumentError, "empty"),
-    "negative rank": (
-        {"num_speculative_tokens": 1, "speculative_token_tree": [[-1]]},
-        InvalidArgumentError,
-        "ranks are 0 to 63",
-    ),
-    "more drafts than places": (
-        {"num_speculative_tokens": 3, "speculative_token_tree": [[0], [1]]},
-        InvalidArgumentError,
-        "2 paths and num_speculative_tokens is 3",
-    ),
-    "block": (
-        {"num_speculative_tokens": 4, "tree_top_k": 2, "rejection_sample_method": "block"},
-        UnsupportedError,
-        '"block" verifies chains only',
-    ),
-    "synthetic": (
-        {"num_speculative_tokens": 4, "tree_top_k": 2, "rejection_sample_method": "synthetic"},
-        UnsupportedError,
-        '"synthetic" verifies chains only',
-    ),
-    "drawn drafts": (
-        {
-            "num_speculative_tokens": 4,
-            "tree_top_k": 2,
-            "rejection_sample_method": "standard",
-            "draft_sample_method": "probabilistic",
-        },
-        UnsupportedError,
-        "draft_sample_method probabilistic",
-    ),
-    "device": (
-        {"num_speculative_tokens": 4, "tree_top_k": 2, "decode_state": "device"},
-        UnsupportedError,
-        "decode_state host",
-    ),
-    "cuda": ({"num_speculative_tokens": 4, "tree_top_k": 2, "device": "cuda"}, UnsupportedError, "device cpu"),
-    "no draft": ({"tree_top_k": 2, "draft": ""}, InvalidArgumentError, "no draft model is given"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_wrong_settings_are_refused_by_name(models: Models, case: str) -> None:
-    settings_, error, message = REFUSED[case]
-    config = make_config(*models.pair, **models.common)
-    for name, value in settings_.items():
-        setattr(config, name, value)
-    with pytest.raises(error, match=message):
-        _core.Engine(config)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_standard_rejection_does_not_depend_on_company(models: Models, shape: str) -> None:
+@pytest.mark.parametrize(("shape", "drafting"), [*((shape, "greedy") for shape in SHAPES), ("static", "probabilistic")])
+def test_standard_rejection_does_not_depend_on_company(models: Models, shape: str, drafting: str) -> None:
     """Its ids are a request's own, and for greedy ones those of plain decoding."""
-    engine = models.engine(16, page_size=16, rejection_sample_method="standard", **SHAPES[shape])
+    options = {"rejection_sample_method": "standard", "draft_sample_method": drafting}
+    engine = models.engine(16, page_size=16, **options, **SHAPES[shape])
     requests = batch(8)
     together = serve(engine, requests)
     assert together == [serve(engine, [request])[0] for request in requests]

@@ -37,8 +37,9 @@ void check_trees(const EngineConfig& config) {
             "tree_top_k and speculative_token_tree make draft trees, which need device cpu and decode_state host or ",
             "auto in this version");
   tree_verify_method(parse_verify_method(config.rejection_sample_method));
-  E31_CHECK(config.draft_sample_method == "greedy", kUnsupported,
-            "draft_sample_method probabilistic draws chains only; draft trees hold the most probable tokens (greedy)");
+  E31_CHECK(config.draft_sample_method == "greedy" || config.tree_top_k <= 1, kUnsupported,
+            "draft_sample_method probabilistic draws chains and speculative_token_tree; which nodes a tree of ",
+            "tree_top_k has depends on their probability, so it needs greedy");
 }
 
 void check_speculation(const EngineConfig& config) {

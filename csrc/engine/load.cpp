@@ -132,12 +132,12 @@ std::unique_ptr<DeviceRunner> Engine::Impl::make_runner(EagleDraft* draft) {
 
 std::unique_ptr<Drafter> Engine::Impl::make_drafter(EagleDraft& draft) {
   const int32_t num_slots = config_.max_num_seqs, page_size = config_.page_size;
+  const bool draw = config_.draft_sample_method == "probabilistic";
   if (!tree_shape_.is_chain()) {
-    const TreeDrafter::Config config{.num_slots = num_slots, .page_size = page_size};
+    const TreeDrafter::Config config{.num_slots = num_slots, .page_size = page_size, .draw = draw};
     return std::make_unique<TreeDrafter>(draft, draft_kv_, config, tree_shape_);
   }
-  const ChainDrafter::Config config{
-      .num_slots = num_slots, .page_size = page_size, .draw = config_.draft_sample_method == "probabilistic"};
+  const ChainDrafter::Config config{.num_slots = num_slots, .page_size = page_size, .draw = draw};
   return std::make_unique<ChainDrafter>(draft, draft_kv_, config);
 }
 

@@ -224,6 +224,10 @@ void StepBatch::verify_trees(size_t first, const VerifyChainParams& chains, Exec
   params.token_ids = draft_ids_.data() + base;
   params.first_child = first_child_.data() + base;
   params.next_sibling = next_sibling_.data() + base;
+  if (chains.draft_logits != nullptr) params.draft_logits = chains.draft_logits + base * chains.draft_logits_stride;
+  params.draft_to_target = chains.draft_to_target;
+  params.draft_vocab_size = chains.draft_vocab_size;
+  params.draft_logits_stride = chains.draft_logits_stride;
   params.num_accepted = num_accepted_.data();
   params.path_rows = path_rows_.data() + base;
   params.emitted_token_ids = emitted_.data() + base;

@@ -15,8 +15,9 @@ int32_t words_for(int32_t num_bits) { return (num_bits + 63) / 64; }
 
 }  // namespace
 
-void TreeDrafter::start(std::span<const DraftRequest> requests) {
+void TreeDrafter::start(std::span<const DraftRequest> requests, Proposals& proposals) {
   trees_.resize(std::max(trees_.size(), requests.size()));
+  proposals.row_begin.assign(1, 0);
   mask_words_ = 1;
   num_rows_ = static_cast<int64_t>(requests.size());
   copy_last_states(requests, states_.get(num_rows_ * draft_.config().hidden_size));
@@ -25,13 +26,18 @@ void TreeDrafter::start(std::span<const DraftRequest> requests) {
     Tree& tree = trees_[i];
     tree.num_tokens = request.num_tokens;
     tree.depth = std::min(shape_.depth, request.max_depth);
+    tree.first_row = proposals.row_begin.back();
     tree.candidates.clear();
     tree.masks.clear();
+    tree.draft_ids.assign(draw_ ? static_cast<size_t>(tree.num_tokens) : 0, -1);
     tree.num_fed = 0;
     tree.level.assign(1, {.candidate = -1, .row = static_cast<int32_t>(i), .entry = -1});
     mask_words_ = std::max(mask_words_, words_for(shape_.num_fed(tree.num_tokens)));
     slot(request.slot).num_proposed = tree.depth;
+    proposals.row_begin.push_back(tree.first_row + tree.num_tokens + 1);
   }
+  proposals.draft_vocab_size = draft_.config().draft_vocab_size;
+  proposals.logits = draw_ ? laws_.get(proposals.row_begin.back() * proposals.draft_vocab_size) : nullptr;
 }
 
 // Runs the draft over the nodes of the level, with the states that predicted them. False if there are none.
@@ -81,11 +87,9 @@ void TreeDrafter::feed_tree(const DraftRequest& request, Tree& tree, int32_t lev
                   request.pages, page_size_, state.num_observed + 1, state.first_visible_entry, kPositionOffset);
 }
 
-void TreeDrafter::rank_tokens(ExecutionContext& context) {
+void TreeDrafter::rank_tokens(const float* logits, ExecutionContext& context) {
   const int64_t vocab_size = draft_.config().draft_vocab_size;
   const std::vector<int32_t>& draft_to_target = draft_.weights().draft_to_target;
-  float* logits = logits_.get(num_rows_ * vocab_size);
-  draft_.head(states_.data(), num_rows_, logits, vocab_size, context);
   const auto size = static_cast<size_t>(num_rows_ * shape_.top_k);
   top_ids_.resize(size);
   top_values_.resize(size);
@@ -100,6 +104,63 @@ void TreeDrafter::rank_tokens(ExecutionContext& context) {
                      .logits_stride = vocab_size,
                      .k = shape_.top_k},
                     context);
+}
+
+// Keeps the laws of the level, and draws from them.
+void TreeDrafter::draw_tokens(std::span<const DraftRequest> requests, int32_t level, const float* logits,
+                              ExecutionContext& context) {
+  const int64_t vocab_size = draft_.config().draft_vocab_size;
+  for (const Tree& tree : std::span(trees_).first(requests.size())) {
+    for (const Growing& node : tree.level) {
+      copy_row(laws_.data() + (tree.first_row + node.candidate + 1) * vocab_size, logits + node.row * vocab_size,
+               vocab_size);
+    }
+  }
+  for (size_t place = 0; place < shape_.places.size(); ++place) {
+    if (shape_.places[place].depth == level + 1) draw_place(requests, place, logits, context);
+  }
+}
+
+void TreeDrafter::draw_place(std::span<const DraftRequest> requests, size_t place, const float* logits,
+                             ExecutionContext& context) {
+  const int64_t vocab_size = draft_.config().draft_vocab_size;
+  const int32_t parent = shape_.places[place].parent;
+  float* place_logits = place_logits_.get(static_cast<int64_t>(requests.size()) * vocab_size);
+  sampling_.clear();
+  drawing_.clear();
+  masked_begin_.assign(1, 0);
+  masked_ids_.clear();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Tree& tree = trees_[i];
+    const auto node = std::ranges::find(tree.level, parent, &Growing::candidate);
+    if (node == tree.level.end() || static_cast<int32_t>(place) >= tree.num_tokens) continue;
+    copy_row(place_logits + std::ssize(drawing_) * vocab_size, logits + node->row * vocab_size, vocab_size);
+    for (size_t sibling = 0; sibling < place; ++sibling) {
+      if (shape_.places[sibling].parent == parent) masked_ids_.push_back(tree.draft_ids[sibling]);
+    }
+    masked_begin_.push_back(static_cast<int32_t>(masked_ids_.size()));
+    sampling_.push_back({.temperature = requests[i].temperature,
+                         .top_k = 0,
+                         .top_p = 1.0f,
+                         .min_p = 0.0f,
+                         .seed = requests[i].seed,
+                         .position = requests[i].first_position + shape_.places[place].depth - 1});
+    drawing_.push_back(&tree);
+  }
+  if (drawing_.empty()) return;
+  drawn_ids_.resize(drawing_.size());
+  context.ops.sample({.logits = place_logits,
+                      .rows = sampling_.data(),
+                      .masked_begin = masked_begin_.data(),
+                      .masked_ids = masked_ids_.data(),
+                      .token_ids = drawn_ids_.data(),
+                      .num_rows = std::ssize(drawing_),
+                      .vocab_size = vocab_size,
+                      .logits_stride = vocab_size,
+                      .purpose = NoisePurpose::kDraft,
+                      .noise_index = static_cast<uint32_t>(place)},
+                     context);
+  for (size_t i = 0; i < drawing_.size(); ++i) drawing_[i]->draft_ids[place] = drawn_ids_[i];
 }
 
 // Children of the nodes of the level; the best of them are the next one.
@@ -137,7 +198,11 @@ void TreeDrafter::grow_by_place(Tree& tree, int32_t level) const {
     Candidate child{kNever, place.parent, -1};
     if (parent < tree.level.size() && tree.level[parent].candidate == place.parent) {
       const Growing& node = tree.level[parent];
-      child.token_id = top_ids_[static_cast<size_t>(node.row * shape_.top_k + place.rank)];
+      if (!draw_) {
+        child.token_id = top_ids_[static_cast<size_t>(node.row * shape_.top_k + place.rank)];
+      } else if (tree.draft_ids[i] >= 0) {
+        child.token_id = draft_.target_id(tree.draft_ids[i]);
+      }
       const auto index = static_cast<int32_t>(i);
       if (child.token_id >= 0) {
         child.score = -static_cast<float>(index);
@@ -153,7 +218,6 @@ void TreeDrafter::build(std::span<const DraftRequest> requests, Proposals& propo
   std::vector<float> scores;
   std::vector<int32_t> parents, token_ids, candidate_begin{0}, candidates, roots(requests.size(), -1);
   int32_t most_rows = 0;
-  proposals.row_begin.assign(1, 0);
   for (size_t i = 0; i < requests.size(); ++i) {
     for (const Candidate& candidate : trees_[i].candidates) {
       scores.push_back(candidate.score);
@@ -162,7 +226,6 @@ void TreeDrafter::build(std::span<const DraftRequest> requests, Proposals& propo
     }
     candidate_begin.push_back(static_cast<int32_t>(scores.size()));
     most_rows = std::max(most_rows, requests[i].num_tokens + 1);
-    proposals.row_begin.push_back(proposals.row_begin.back() + requests[i].num_tokens + 1);
   }
   const auto num_rows = static_cast<size_t>(proposals.row_begin.back());
   proposals.mask_words = words_for(most_rows);
@@ -190,14 +253,29 @@ void TreeDrafter::build(std::span<const DraftRequest> requests, Proposals& propo
                           .mask_words = proposals.mask_words,
                           .order = TreeOrder::kByScore},
                          context);
-  proposals.logits = nullptr;
-  proposals.draft_vocab_size = draft_.config().draft_vocab_size;
+  if (draw_) move_laws(proposals, candidates);
+}
+
+// From where their place had them to their rows, which come no later.
+void TreeDrafter::move_laws(const Proposals& proposals, std::span<const int32_t> candidates) {
+  for (size_t i = 0; i + 1 < proposals.row_begin.size(); ++i) {
+    const int32_t first_row = proposals.row_begin[i];
+    for (int32_t row = 1; row <= proposals.num_drafts[i]; ++row) {
+      const int32_t kept_at = candidates[static_cast<size_t>(first_row + row)] + 1;
+      if (kept_at == row) continue;
+      copy_row(laws_.data() + (first_row + row) * proposals.draft_vocab_size,
+               laws_.data() + (first_row + kept_at) * proposals.draft_vocab_size, proposals.draft_vocab_size);
+    }
+  }
 }
 
 void TreeDrafter::propose(std::span<const DraftRequest> requests, Proposals& proposals, ExecutionContext& context) {
-  start(requests);
+  start(requests, proposals);
+  const int64_t vocab_size = proposals.draft_vocab_size;
   for (int32_t level = 0; level == 0 || feed(requests, level, context); ++level) {
-    rank_tokens(context);
+    float* logits = logits_.get(num_rows_ * vocab_size);
+    draft_.head(states_.data(), num_rows_, logits, vocab_size, context);
+    draw_ ? draw_tokens(requests, level, logits, context) : rank_tokens(logits, context);
     for (size_t i = 0; i < requests.size(); ++i) {
       shape_.is_static() ? grow_by_place(trees_[i], level) : grow_by_score(trees_[i], level);
     }
