@@ -193,7 +193,7 @@ template <typename Codes>
 constexpr int64_t kCodeRowBytes = Codes::kCode == WeightCode::kFp8 ? kPanelWidth : kPanelWidth / 2;
 
 template <typename Codes, typename Weights>
-inline void dequantise_rows(const CodeRows& rows, typename Weights::Element* target) {
+inline void dequantise_rows(CodeRows rows, typename Weights::Element* target) {
   const uint8_t* row = rows.codes;
   for (int64_t i = 0; i < rows.num_rows; ++i) {
     __builtin_prefetch(row + rows.ahead);
@@ -216,20 +216,25 @@ inline bool has_bfloat16_conversion() {
 }
 
 inline bool gives_subnormals(const float* scales) {
-  bool any = false;
-  for (int i = 0; i < kPanelWidth; ++i) {  // the smallest code is 2^-9, prescaled 2^-17
-    const float magnitude = __builtin_fabsf(scales[i]);
-    any |= (magnitude != 0.0f) & (magnitude < 0x1p-100f);
+  const __m512 smallest = _mm512_set1_ps(0x1p-100f);  // the smallest code is 2^-9, prescaled 2^-17
+  for (int half = 0; half < kPanelWidth; half += 16) {
+    const __m512 magnitude = _mm512_abs_ps(_mm512_loadu_ps(scales + half));
+    const __mmask16 small = _mm512_cmp_ps_mask(magnitude, smallest, _CMP_LT_OQ);
+    if (_mm512_mask_cmp_ps_mask(small, magnitude, _mm512_setzero_ps(), _CMP_NEQ_OQ) != 0) return true;
   }
-  return any;
+  return false;
 }
 
+// Output i of a pair of vectors is element kInterleave[i] of both one behind the other.
+alignas(64) constexpr uint16_t kInterleave[kPanelWidth] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                           21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                           11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+
 template <typename Codes>
-__attribute__((target("avx512bf16"))) inline void convert_rows(const CodeRows& rows, uint16_t* target) {
-  alignas(64) uint16_t order[kPanelWidth];
-  for (int i = 0; i < kPanelWidth; ++i) order[i] = static_cast<uint16_t>(i / 2 + i % 2 * 16);
-  const __m512i interleave = _mm512_load_si512(order);
+__attribute__((target("avx512bf16"))) inline void convert_rows(CodeRows rows, uint16_t* target) {
+  const __m512i interleave = _mm512_load_si512(kInterleave);
   const uint8_t* row = rows.codes;
+#pragma GCC unroll 4
   for (int64_t i = 0; i < rows.num_rows; ++i) {
     __builtin_prefetch(row + rows.ahead);
     PanelFloats pair[2];
