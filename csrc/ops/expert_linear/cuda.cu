@@ -64,12 +64,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)  // left to itself, ptxas t
   multiply_rows<Element, Tile, Law>(product_of(all, experts, tile), 0);
 }
 
-__global__ void __launch_bounds__(PlainTile::kThreads)
+template <bool kCoded>
+__global__ void __launch_bounds__(PlainTile::kThreads, 1)
     expert_plain_kernel(const __grid_constant__ PlainProduct all, const __grid_constant__ Experts experts) {
   __shared__ PlainTile shared;
   const ExpertTile tile = find_tile(experts, PlainTile::kRows);
   if (tile.num_rows == 0) return;
-  multiply_plain_rows(product_of(all, experts, tile), 0, shared);
+  multiply_plain_rows<kCoded>(product_of(all, experts, tile), 0, shared);
 }
 
 constexpr int kGatherThreads = 256;
@@ -156,8 +157,9 @@ void run_plain(const ExpertLinearParams& params, const float* input, ExecutionCo
   auto product = describe<PlainProduct>(params, input);
   product.coded = params.weight;
   const ExpertGrid grid = choose_grid(params, PlainTile::kRows, PlainTile::kColumns);
-  launch("expert_linear_float32", expert_plain_kernel, {.grid = grid.grid, .block = dim3(PlainTile::kThreads)}, context,
-         product, grid.experts);
+  launch("expert_linear_float32",
+         params.weight.form.is_quantised() ? expert_plain_kernel<true> : expert_plain_kernel<false>,
+         {.grid = grid.grid, .block = dim3(PlainTile::kThreads)}, context, product, grid.experts);
 }
 
 }  // namespace

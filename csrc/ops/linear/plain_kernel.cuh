@@ -31,8 +31,10 @@ struct PlainProduct {
   PackedWeightView coded = {};  // describes a quantised weight; data is not used
 };
 
+// kCoded: the weight is quantised. A kernel of its own, for widening takes half of the registers.
+template <bool kCoded>
 E31_DEVICE float plain_weight(const PlainProduct& product, int64_t output, int k) {
-  if (!product.coded.form.is_quantised()) return product.weight[output * product.weight_stride + k];
+  if constexpr (!kCoded) return product.weight[output * product.weight_stride + k];
   PackedWeightView weight = product.coded;
   weight.data = product.weight;
   return dequantised_value(weight, output, k);
@@ -72,6 +74,7 @@ E31_DEVICE void measure_rows(const PlainProduct& product, int64_t first_row, int
 }
 
 // Activations (normed) and weights of k .. k + kDepth - 1; zeros past the matrix.
+template <bool kCoded>
 E31_DEVICE void load_plain_tile(const PlainProduct& product, int64_t first_row, int first_column, int first_k,
                                 PlainTile& tile) {
   const int lane = static_cast<int>(threadIdx.x) % PlainTile::kDepth;
@@ -91,7 +94,8 @@ E31_DEVICE void load_plain_tile(const PlainProduct& product, int64_t first_row, 
   }
   for (int column = group; column < PlainTile::kColumns; column += kGroups) {
     const int64_t output = first_column + column;
-    tile.weights[column][lane] = has_k && output < product.out_features ? plain_weight(product, output, k) : 0.0f;
+    tile.weights[column][lane] =
+        has_k && output < product.out_features ? plain_weight<kCoded>(product, output, k) : 0.0f;
   }
 }
 
@@ -104,6 +108,7 @@ E31_DEVICE void store_plain(const PlainProduct& product, int64_t row, int column
 }
 
 // The tile of rows from first_row on and columns from blockIdx.y on.
+template <bool kCoded>
 E31_DEVICE void multiply_plain_rows(const PlainProduct& product, int64_t first_row, PlainTile& tile) {
   const int first_column = static_cast<int>(blockIdx.y) * PlainTile::kColumns;
   const int row = static_cast<int>(threadIdx.x) / 16;
@@ -115,7 +120,7 @@ E31_DEVICE void multiply_plain_rows(const PlainProduct& product, int64_t first_r
   float sums[2][4] = {};
   for (int k = 0; k < product.in_features; k += PlainTile::kDepth) {
     __syncthreads();
-    load_plain_tile(product, first_row, first_column, k, tile);
+    load_plain_tile<kCoded>(product, first_row, first_column, k, tile);
     __syncthreads();
     const int depth = min(product.in_features - k, PlainTile::kDepth);
 #pragma unroll 4
@@ -137,15 +142,15 @@ E31_DEVICE void multiply_plain_rows(const PlainProduct& product, int64_t first_r
 }
 
 // Grid: (row tiles, column tiles).
-static __global__ void __launch_bounds__(PlainTile::kThreads)
-    plain_kernel(const __grid_constant__ PlainProduct product) {
+template <bool kCoded>
+__global__ void __launch_bounds__(PlainTile::kThreads, 1) plain_kernel(const __grid_constant__ PlainProduct product) {
   __shared__ PlainTile tile;
-  multiply_plain_rows(product, static_cast<int64_t>(blockIdx.x) * PlainTile::kRows, tile);
+  multiply_plain_rows<kCoded>(product, static_cast<int64_t>(blockIdx.x) * PlainTile::kRows, tile);
 }
 
 inline void launch_plain(const char* name, const PlainProduct& product, ExecutionContext& context) {
   const auto tiles = [](int64_t size, int64_t tile) { return static_cast<unsigned>((size + tile - 1) / tile); };
-  launch(name, plain_kernel,
+  launch(name, product.coded.form.is_quantised() ? plain_kernel<true> : plain_kernel<false>,
          {.grid = dim3(tiles(product.num_rows, PlainTile::kRows), tiles(product.out_features, PlainTile::kColumns)),
           .block = dim3(PlainTile::kThreads)},
          context, product);
