@@ -12,6 +12,7 @@ num_verify_steps}: acceptance_length is tokens a verify step; tree_top_k 1 is a 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ SETTINGS: dict[int, list[tuple[int, int]]] = {
     32: [(8, 5)],
     60: [(10, 6)],
 }
+
+
+def settings() -> Iterator[dict[str, int]]:
+    for budget, shapes in SETTINGS.items():
+        for top_k, depth in shapes:
+            yield {"num_speculative_tokens": budget, "tree_top_k": top_k, "tree_depth": depth}
 
 
 def run(
@@ -62,8 +69,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--model", required=True)
     parser.add_argument("--draft", required=True)
     parser.add_argument("--questions", required=True, type=Path)
-    parser.add_argument("--per-set", type=int, default=4)
-    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--per-set", type=int, default=3)
+    parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7])
     parser.add_argument("--output", default="trees.json")
     return parser.parse_args()
@@ -83,17 +90,14 @@ def main() -> None:
         "identical": True,
         "rows": [],
     }
-    for budget, shapes in SETTINGS.items():
-        for top_k, depth in shapes:
-            setting = {"num_speculative_tokens": budget, "tree_top_k": top_k, "tree_depth": depth}
+    for temperature in options.temperatures:
+        for setting in settings():
             engine = make_engine(options.model, options.draft, **setting, **common)
-            for temperature in options.temperatures:
-                ids, metrics = run(engine, prompts, options.max_tokens, temperature)
-                result["identical"] &= ids == expected[temperature]
-                row = {**setting, "temperature": temperature, **row_of(metrics)}
-                result["rows"].append(row)
-                print(row, flush=True)
-    print(write_result(options.output, result))
+            ids, metrics = run(engine, prompts, options.max_tokens, temperature)
+            result["identical"] &= ids == expected[temperature]
+            result["rows"].append({**setting, "temperature": temperature, **row_of(metrics)})
+            path = write_result(options.output, result)  # a stopped run leaves what it has measured
+            print(path, result["rows"][-1], flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from support.engine import (
     plain_outcome,
     random_prompt,
     run_decoder,
+    sampling,
     serve,
 )
 from support.oracle import Target
@@ -266,6 +267,22 @@ def test_standard_rejection_does_not_depend_on_company(models: Models, shape: st
         if request.params["temperature"] == 0:
             assert result.outcome == plain_outcome(models.plain, request).outcome
     assert accepted(together) > 0
+
+
+def test_another_draft_in_the_middle(models: Models) -> None:
+    engine = models.engine(16, page_size=16, **SHAPES["dynamic"])
+    requests, ids = batch(4), {}
+    for index, request in enumerate(requests):
+        engine.add_request(index, request.prompt, sampling(**request.params))
+    for step in range(200):
+        if step == 4:
+            engine.swap_draft(str(models.pair[1]))
+        for output in engine.step():
+            ids[output.request_id] = ids.get(output.request_id, []) + list(output.new_token_ids)
+        engine.check()
+    assert not engine.has_unfinished_requests()
+    for index, request in enumerate(requests):
+        assert ids[index] == plain_outcome(models.plain, request).token_ids
 
 
 def test_fewer_tokens_than_children(tmp_path: Path, models: Models) -> None:
