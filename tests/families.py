@@ -1,4 +1,5 @@
-"""Writes docs/families.md: the families of targets and what tests/test_families.py proves of each.
+"""Writes docs/families.md: the families of targets, what tests/test_families.py proves of each and what
+bench/families.py measured.
 
 python tests/families.py           # writes docs/families.md
 python tests/families.py --check   # fails if it would change
@@ -6,12 +7,16 @@ python tests/families.py --check   # fails if it would change
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from support.families import FAMILIES
 from support.generated_document import write_or_check
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "families.md"
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs" / "families.md"
+FIGURES = ROOT / "bench" / "results" / "families.json"
 
 # Column -> the test that a mark in it stands for.
 COLUMNS = {
@@ -38,6 +43,47 @@ QUANTISED = [
 ]
 
 
+# Column -> the figures of bench/families.py in it.
+SPEED_COLUMNS = {
+    "plain decode, of a read loop": ("read_fraction",),
+    "4, 8 requests over one": ("decode_4", "decode_8"),
+    "verifying 4, 8 rows over one": ("verify_4", "verify_8"),
+    "prefill, of the multiply-add peak": ("prefill_fraction",),
+    "latent cache read by 8 rows": ("latent_read_by_8_rows",),
+    "experts read by 8 rows": ("experts_read_by_8_rows",),
+}
+
+
+def speed_cell(figures: dict[str, Any], names: tuple[str, ...]) -> str:
+    return ", ".join(f"{figures[name]:.2f}" for name in names) if names[0] in figures else ""
+
+
+def speed() -> list[str]:
+    """The table of bench/results/families.json."""
+    result = json.loads(FIGURES.read_text())
+    where, families = result["provenance"], result["families"]
+    loads = [figures["load_average"] for figures in families.values()]
+    identical = "yes" if all(figures["identical"] for figures in families.values()) else "**no**"
+    lines = [
+        "",
+        "## Speed",
+        "",
+        f"Generated from `bench/results/families.json`: `{where['command']}`, {result['threads']} threads on "
+        f"{where['physical_cores']} cores of {where['processor']} ({where['instruction_set']}), load average "
+        f"{min(loads):.1f} to {max(loads):.1f}. Random checkpoints of 512 channels in bfloat16, 256 tokens of context; "
+        "ratios of medians that were taken in turn. Of the latent cache and of the weights of experts a step reads "
+        "each entry and each chosen expert once, for all rows and heads. Ids with speculation equal to those without: "
+        f"{identical}.",
+        "",
+        "| model_type | " + " | ".join(SPEED_COLUMNS) + " |",
+        "| --- |" + " --- |" * len(SPEED_COLUMNS),
+    ]
+    for name, figures in families.items():
+        cells = " | ".join(speed_cell(figures, names) for names in SPEED_COLUMNS.values())
+        lines.append(f"| `{name}` | {cells} |")
+    return lines
+
+
 def render() -> str:
     """The whole document."""
     lines = [
@@ -53,7 +99,7 @@ def render() -> str:
     ]
     for name, family in FAMILIES.items():
         lines.append(f"| `{name}` | " + " | ".join("yes" for _ in COLUMNS) + f" | {family.note} |")
-    return "\n".join([*lines, "", *QUANTISED]) + "\n"
+    return "\n".join([*lines, "", *QUANTISED, *speed()]) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What a step on the CPU reads: each latent entry once for all rows and heads of a request."""
+"""What a step on the CPU reads: each latent entry once for all rows and heads of a request, the weights of each chosen
+expert once for all rows that chose it."""
 
 from __future__ import annotations
 
@@ -48,3 +49,30 @@ def test_a_step_reads_the_latent_cache_once_per_layer(tmp_path: Path, dtype: str
     assert [step["latent"] for step in steps] == [
         config["num_hidden_layers"] * int(end) * entry for end in np.cumsum(chunks)
     ]
+
+
+def packed_bytes(out_features: int, in_features: int) -> int:
+    return -(-out_features // 32) * 32 * in_features * 4
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_step_reads_the_weights_of_chosen_experts_once(tmp_path: Path, num_threads: int) -> None:
+    family = FAMILIES["gpt_oss"]
+    checkpoint = write_family(tmp_path, family, shape=1)  # every row chooses all of the experts
+    config = checkpoint.config
+    chunks = [1, 2, 8, 12]
+    steps = _testing.bytes_of_chunks(checkpoint.path, random_prompt(sum(chunks)), chunks, num_threads=num_threads)
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    expert = packed_bytes(2 * wide, hidden) + packed_bytes(hidden, wide)
+    once = config["num_hidden_layers"] * config["num_local_experts"] * expert
+    assert [step["experts"] for step in steps] == [once] * len(chunks)
+
+
+def test_experts_that_no_row_chose_are_not_read(tmp_path: Path) -> None:
+    checkpoint = write_family(tmp_path, FAMILIES["qwen3_moe"])
+    config = checkpoint.config
+    one, many = _testing.bytes_of_chunks(checkpoint.path, random_prompt(41), [1, 40])
+    hidden, wide = config["hidden_size"], config["moe_intermediate_size"]
+    expert = config["num_hidden_layers"] * (packed_bytes(2 * wide, hidden) + packed_bytes(hidden, wide))
+    assert one["experts"] == config["num_experts_per_tok"] * expert
+    assert one["experts"] < many["experts"] <= config["num_experts"] * expert

@@ -11,6 +11,7 @@
 #include "bindings/testing.h"
 #include "bindings/testing_rows.h"
 #include "bindings/testing_target.h"
+#include "ops/linear/row_groups.h"
 #include "ops/mla_attention/latent_splits.h"
 
 namespace eagle31rt {
@@ -19,10 +20,22 @@ namespace {
 
 struct BytesRead {
   int64_t latent = 0;
+  int64_t experts = 0;
 };
 
 int64_t latent_bytes(const MlaAttentionParams& p) {
   return latent_entries_read(p) * p.cache.entry_dim() * dtype_size(p.cache.dtype);
+}
+
+// Of every chosen expert its weight, once for each group of its rows.
+int64_t expert_bytes(const ExpertLinearParams& p, int num_threads) {
+  const int64_t block_rows = std::string(cpu_ops().name) == "avx512" ? 12 : 6;
+  int64_t num_chosen = 0, num_streams = 0;
+  const auto rows_of = [&](int64_t expert) { return int64_t{p.expert_begin[expert + 1] - p.expert_begin[expert]}; };
+  for (int64_t expert = 0; expert < p.num_experts; ++expert) num_chosen += rows_of(expert) > 0;
+  const RowGroups groups = {block_rows, p.weight.in_features, p.weight.num_panels() * num_chosen, num_threads};
+  for (int64_t expert = 0; expert < p.num_experts; ++expert) num_streams += num_row_groups(groups, rows_of(expert));
+  return num_streams * p.expert_stride;
 }
 
 BytesRead bytes_read;  // since the last start; tests call from one thread
@@ -33,6 +46,10 @@ Ops counting_ops() {
   ops.mla_attention = [](const MlaAttentionParams& params, ExecutionContext& context) {
     bytes_read.latent += latent_bytes(params);
     cpu_ops().mla_attention(params, context);
+  };
+  ops.expert_linear = [](const ExpertLinearParams& params, ExecutionContext& context) {
+    bytes_read.experts += expert_bytes(params, context.pool.num_threads());
+    cpu_ops().expert_linear(params, context);
   };
   return ops;
 }
@@ -54,7 +71,7 @@ std::vector<py::dict> bytes_of_chunks(const std::string& model, const std::vecto
     bytes_read = {};
     target.feed(tokens, first, count, kPageSize, nullptr, nullptr, context);
     first += count;
-    result.push_back(py::dict(py::arg("latent") = bytes_read.latent));
+    result.push_back(py::dict(py::arg("latent") = bytes_read.latent, py::arg("experts") = bytes_read.experts));
   }
   return result;
 }
@@ -81,7 +98,7 @@ void bind_testing_bytes(py::module_& module) {
              "Entries of the latent cache that one call of mla_attention on the CPU reads");
   module.def("bytes_of_chunks", &bytes_of_chunks, py::arg("model_dir"), py::arg("token_ids"), py::arg("chunks"),
              py::arg("kv_cache_dtype") = "auto", py::arg("num_threads") = 1,
-             "Bytes that the target's pass over each chunk reads: latent");
+             "Bytes that the target's pass over each chunk reads: latent cache, weights of experts");
 }
 
 }  // namespace eagle31rt

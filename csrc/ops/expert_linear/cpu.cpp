@@ -1,4 +1,5 @@
-// One expert after the other, each by all threads: its weights are streamed once for all its rows.
+// The panels of all chosen experts are shared out to the threads at once, so that experts too small for all threads
+// keep them busy together; the weights of an expert are streamed once for all its rows.
 #include "device/execution_context.h"
 #include "ops/expert_linear/expert_linear.h"
 #include "ops/linear/multiply.h"
@@ -20,25 +21,24 @@ void pack_chosen_rows(const float* input, const int32_t* rows, int64_t num_rows,
 void expert_linear(const ExpertLinearParams& params, ExecutionContext& context) {
   const int64_t in_features = params.weight.in_features;
   const int64_t out_features = params.weight.out_features;
-  for (int64_t expert = 0; expert < params.num_experts; ++expert) {
+  const auto product_of = [&](int64_t expert) {
     const int64_t begin = params.expert_begin[expert];
-    const int64_t num_rows = params.expert_begin[expert + 1] - begin;
-    if (num_rows == 0) continue;
-    const Product product = {expert_weight(params, expert),
-                             params.bias == nullptr ? nullptr : params.bias + expert * out_features,
-                             nullptr,
-                             params.output + begin * out_features,
-                             num_rows,
-                             out_features};
-    multiply(product, context.pool, [&](int64_t first_row, int64_t count, float* destination) {
-      const int64_t place = begin + first_row;
-      if (params.input_rows == nullptr) {
-        pack_rows(params.input + place * in_features, in_features, count, in_features, destination);
-      } else {
-        pack_chosen_rows(params.input, params.input_rows + place, count, in_features, destination);
-      }
-    });
-  }
+    return Product{expert_weight(params, expert),
+                   params.bias == nullptr ? nullptr : params.bias + expert * out_features,
+                   nullptr,
+                   params.output + begin * out_features,
+                   params.expert_begin[expert + 1] - begin,
+                   out_features};
+  };
+  const auto lay_out = [&](int64_t expert, int64_t first_row, int64_t count, float* destination) {
+    const int64_t place = params.expert_begin[expert] + first_row;
+    if (params.input_rows == nullptr) {
+      pack_rows(params.input + place * in_features, in_features, count, in_features, destination);
+    } else {
+      pack_chosen_rows(params.input, params.input_rows + place, count, in_features, destination);
+    }
+  };
+  multiply_each(params.num_experts, context.pool, product_of, lay_out);
 }
 
 }  // namespace eagle31rt::E31_ISA

@@ -12,6 +12,7 @@
 #include "ops/linear/pack_rows.h"
 #include "ops/linear/panel_codes.h"
 #include "ops/linear/panel_kernel.h"
+#include "ops/linear/row_groups.h"
 #include "ops/linear/scratch.h"
 
 namespace eagle31rt::E31_ISA {
@@ -25,10 +26,7 @@ struct Product {
   int64_t output_stride;
 };
 
-// Floats of laid-out input a thread keeps: 384 KiB, so that input and one panel share a second-level cache of 512 KiB
-// or more.
-constexpr int64_t kGroupFloats = 96 * 1024;
-constexpr int64_t kMaxGroupRows = 16 * kMaxBlockRows;
+constexpr int64_t kMaxGroupRows = kMaxGroupBlocks * kMaxBlockRows;
 // Weights of so many input features (8 KiB in 16 bits) stay in the first-level cache while all rows of a group pass.
 constexpr int64_t kBlockFeatures = 128;
 // How far ahead of a single pass over the weights to fetch, in bytes: one core draws about 20 bytes a nanosecond and a
@@ -131,16 +129,6 @@ inline void multiply_group_panel(const Product& product, const RowGroup& group, 
   finish_rows(product, tile, group.first_row, group.num_rows, panel);
 }
 
-// Every thread lays out the groups it works on, at an eighth of the cost of a panel: with fewer than 8 panels a thread,
-// smaller groups, so that threads work on different ones.
-inline int64_t choose_num_groups(int64_t num_rows, int64_t most_rows, int64_t num_panels, int num_threads) {
-  const int64_t fewest = (num_rows + most_rows - 1) / most_rows;
-  const int64_t most = num_rows / kMaxBlockRows;
-  int64_t wanted = 8 * num_threads / num_panels;
-  wanted = wanted > most ? most : wanted;
-  return wanted > fewest ? wanted : fewest;
-}
-
 // Takes the next run of panels, longer while much is left, from the counter that the threads share. Item i is panel
 // i % num_panels of group i / num_panels; a run stays inside one group. Returns its length, 0 at the end.
 inline int64_t take_items(int64_t* next, int64_t num_items, int64_t num_panels, int num_threads, int64_t& first) {
@@ -155,41 +143,69 @@ inline int64_t take_items(int64_t* next, int64_t num_items, int64_t num_panels, 
   return 0;
 }
 
-// lay_out(first_row, num_rows, destination) writes a block of input rows as [in_features, num_rows].
-template <typename LayOut>
-void multiply(const Product& product, ThreadPool& pool, const LayOut& lay_out) {
-  const int64_t in_features = product.weight.in_features;
-  const int64_t num_panels = product.weight.num_panels();
-  if (product.num_rows == 0 || num_panels == 0) return;
-  int64_t most_rows = kGroupFloats / in_features / kMaxBlockRows * kMaxBlockRows;
-  most_rows = most_rows < kMaxBlockRows ? kMaxBlockRows : most_rows > kMaxGroupRows ? kMaxGroupRows : most_rows;
-  const bool serial = product.num_rows * num_panels * kPanelWidth * in_features < kSerialMultiplications;
+// Several products of one shape of weight in one go, each with its own rows. product(i): product i of num_products;
+// lay_out(i, first_row, num_rows, destination) writes a block of its input rows as [in_features, num_rows].
+template <typename ProductOf, typename LayOut>
+void multiply_each(int64_t num_products, ThreadPool& pool, const ProductOf& product_of, const LayOut& lay_out) {
+  int64_t num_rows = 0, num_used = 0;
+  for (int64_t i = 0; i < num_products; ++i) {
+    num_rows += product_of(i).num_rows;
+    num_used += product_of(i).num_rows > 0;
+  }
+  const PackedWeightView weight = product_of(0).weight;
+  const int64_t in_features = weight.in_features, num_panels = weight.num_panels();
+  if (num_rows == 0 || num_panels == 0) return;
+  const bool serial = num_rows * num_panels * kPanelWidth * in_features < kSerialMultiplications;
   const int num_threads = serial ? 1 : pool.num_threads();
-  const int64_t num_groups = choose_num_groups(product.num_rows, most_rows, num_panels, num_threads);
-  const int64_t group_rows = (product.num_rows + num_groups - 1) / num_groups;
+  const RowGroups groups = {kMaxBlockRows, in_features, num_panels * num_used, num_threads};
+  int64_t num_groups = 0, group_rows = 0;
+  for (int64_t i = 0; i < num_products; ++i) {
+    const int64_t rows = product_of(i).num_rows, count = num_row_groups(groups, rows);
+    num_groups += count;
+    if (count > 0 && (rows + count - 1) / count > group_rows) group_rows = (rows + count - 1) / count;
+  }
   float* scratch = linear_scratch(num_threads * group_rows * in_features);
   alignas(64) int64_t next = 0;
   auto work = [&](int64_t, int thread) {
     float* input = scratch + thread * group_rows * in_features;
     int64_t current = -1;
+    Product product{};
     RowGroup group{};
     int64_t first;
     while (const int64_t count = take_items(&next, num_groups * num_panels, num_panels, num_threads, first)) {
       if (first / num_panels != current) {
         current = first / num_panels;
-        const int64_t begin = part_begin(product.num_rows, num_groups, current);
-        const int64_t rows = part_begin(product.num_rows, num_groups, current + 1) - begin;
+        int64_t i = 0, of_product = current;  // the group's product, and its number there
+        for (; of_product >= num_row_groups(groups, product_of(i).num_rows); ++i) {
+          of_product -= num_row_groups(groups, product_of(i).num_rows);
+        }
+        product = product_of(i);
+        const int64_t parts = num_row_groups(groups, product.num_rows);
+        const int64_t begin = part_begin(product.num_rows, parts, of_product);
+        const int64_t rows = part_begin(product.num_rows, parts, of_product + 1) - begin;
         group = {begin, rows, (rows + kMaxBlockRows - 1) / kMaxBlockRows, input};
         for (int64_t b = 0; b < group.num_blocks; ++b) {
           const int64_t block = part_begin(rows, group.num_blocks, b);
           const int64_t block_rows = part_begin(rows, group.num_blocks, b + 1) - block;
-          lay_out(begin + block, block_rows, input + block * in_features);
+          lay_out(i, begin + block, block_rows, input + block * in_features);
         }
       }
-      for (int64_t i = 0; i < count; ++i) multiply_group_panel(product, group, first % num_panels + i);
+      for (int64_t panel = 0; panel < count; ++panel) {
+        multiply_group_panel(product, group, first % num_panels + panel);
+      }
     }
   };
   pool.parallel_for(num_threads, work);
+}
+
+// lay_out(first_row, num_rows, destination) writes a block of input rows as [in_features, num_rows].
+template <typename LayOut>
+void multiply(const Product& product, ThreadPool& pool, const LayOut& lay_out) {
+  multiply_each(
+      1, pool, [&](int64_t) { return product; },
+      [&](int64_t, int64_t first_row, int64_t num_rows, float* destination) {
+        lay_out(first_row, num_rows, destination);
+      });
 }
 
 }  // namespace eagle31rt::E31_ISA
