@@ -68,12 +68,12 @@ def speed() -> list[str]:
         "",
         "## Speed",
         "",
-        f"Generated from `bench/results/families.json`: `{where['command']}`, {result['threads']} threads on "
+        f"Generated from `bench/results/families.json`: `{where['command']}`, {result['threads']} of "
         f"{where['physical_cores']} cores of {where['processor']} ({where['instruction_set']}), load average "
         f"{min(loads):.1f} to {max(loads):.1f}. Random checkpoints of 512 channels in bfloat16, 256 tokens of context; "
-        "ratios of medians that were taken in turn. Of the latent cache and of the weights of experts a step reads "
-        "each entry and each chosen expert once, for all rows and heads. Ids with speculation equal to those without: "
-        f"{identical}.",
+        "ratios of medians of the fastest steps of runs that were taken in turn. A step reads each entry of the latent "
+        "cache and the weights of each chosen expert once, for all rows and heads. Ids with speculation equal to those "
+        f"without: {identical}.",
         "",
         "| model_type | " + " | ".join(SPEED_COLUMNS) + " |",
         "| --- |" + " --- |" * len(SPEED_COLUMNS),
