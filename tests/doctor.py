@@ -37,8 +37,10 @@ the weights of the target are read.
 | `refused` | the files must change, or another draft is needed |
 | `skipped` | a rule that this one needs is refused |
 
-Exit status: 0 if the draft would load, 1 if not, 2 if a folder is not there or an option is wrong. What `--probe`
-measures does not change it.
+Exit status: 0 if the draft would load, 1 if not, 2 if a folder is not there, a `pytorch_model.bin` or GGUF file cannot
+be converted or an option is wrong: then one line on standard error says so and nothing is on standard output. What
+`--probe` measures does not change it. A draft that was converted is the folder in the cache; `converted_from` among the
+resolved values names its file.
 
 ## Rules
 

@@ -51,7 +51,13 @@ else is refused until `layer_id_convention` says which. *The usual list* is the 
   norm. If a draft was trained there without changes, pass `feedback="pre"`.
 - `pytorch_model.bin` and GGUF files are converted once into the cache folder (`EAGLE31RT_CACHE`), when they are given
   to `LLM`, `serve` or `/swap_draft`, and again if they change. A pickle is read as tensors only and nothing in it is
-  run; `eagle31rt convert --input PATH --output DIR` does the same for good. The core alone (C++) reads safetensors.
+  run; `eagle31rt convert --input PATH --output NEW_DIR` does the same for good. The core alone (C++) reads safetensors.
+- Of a hub id the safetensors are fetched, else `pytorch_model.bin`, else GGUF files. Of several GGUF files one must be
+  named, by its path.
+- Layers have a sliding window where `layer_types` says `sliding_attention` (drafts of NVIDIA and speculators for long
+  contexts). `sliding_window` without that list is refused: some engines give it to all layers, some to none.
+- Quantised drafts are refused by name (`quantization_config`, scales among the tensors): a draft step would need the
+  kernels that read such weights as stored, and a draft is small beside its target.
 - GGUF: F32, F16 and BF16 keep their bits, quantised tensors become bfloat16. Newer files hold target ids in `d2t`,
   older ones offsets. Strictly ascending numbers are target ids; a vocabulary so small that they could be either is
   refused. llama3 rope is recovered from the tensor `rope_freqs`, yarn and linear from the keys; other scalings are

@@ -65,6 +65,10 @@ def test_known_dtypes_that_the_runtime_does_not_use_are_readable(dtype: str, ele
 BROKEN: dict[str, tuple[bytes, str]] = {
     "empty file": (b"", "0 bytes, too few"),
     "seven bytes": (b"\0" * 7, "7 bytes, too few"),
+    "pointer of git lfs": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "is a Git LFS pointer .* git lfs pull"
+    ),
+    "tensor without a name": (image({"": entry("U8", [0], 0, 0)}), 'tensor "" has no name'),
     "header over the limit": (image(b"{}", header_bytes=100_000_001), "limit of 100000000"),
     "header length of 2^64-1": (image(b"{}", header_bytes=2**64 - 1), "18446744073709551615"),
     "header past the end": (image(b"{}", header_bytes=3), "truncated"),
@@ -78,8 +82,8 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "deep nesting": (image(b'{"a":' + b"[" * 100_000), "deeper than 3"),
     "deep objects": (image(b'{"a":' * 50_000), "deeper than 3"),
     "duplicate tensor": (
-        image(b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":0}'),
-        'the key "a" twice',
+        image(b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'),
+        'tensor "a" is there twice',
     ),
     "duplicate key in an entry": (
         image(b'{"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}}', b"x"),
@@ -243,6 +247,33 @@ def test_directory_without_weights(tmp_path: Path) -> None:
         _testing.read_checkpoint(str(tmp_path))
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(UnsupportedError, match="convert it to safetensors: eagle31rt convert --input"):
+        _testing.read_checkpoint(str(tmp_path))
+
+
+def test_what_a_folder_has_instead_is_named(tmp_path: Path) -> None:
+    """A link whose file was cleaned away, as in the hub's cache; weights under another name; shards without index."""
+
+    def refused(message: str) -> None:
+        with pytest.raises(CheckpointError, match=message):
+            _testing.read_checkpoint(str(tmp_path))
+
+    single = tmp_path / "model.safetensors"
+    single.symlink_to("../blobs/gone")
+    refused(r"/model\.safetensors is a link to a file that is not there; download it again")
+    single.unlink()
+    single.mkdir()
+    refused(r"/model\.safetensors is not a file")
+    single.rmdir()
+    write_shards(tmp_path)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    refused(f'it has "{FIRST}" and 1 more: download the index of these shards, too')
+    (tmp_path / SECOND).unlink()
+    refused(f'it has "{FIRST}": rename it to model.safetensors if it is the whole model')
+
+
+def test_shards_of_pickles_are_named(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model-00001-of-00002.bin").write_bytes(b"")
+    with pytest.raises(UnsupportedError, match=r"holds pytorch_model-00001-of-00002\.bin, .*eagle31rt convert"):
         _testing.read_checkpoint(str(tmp_path))
 
 

@@ -287,7 +287,7 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "EAGLE-1": ({"architectures": ["LlamaForCausalLMEagle"]}, "EAGLE-1"),
     "quantised": ({"quantization_config": {"quant_method": "fp8"}}, '"quantization_config" is'),
     "activation": ({"hidden_act": "gelu"}, '"hidden_act"'),
-    "window": ({"layer_types": ["sliding_attention"]}, "sliding_attention"),
+    "chunks": ({"layer_types": ["chunked_attention"]}, "chunked_attention"),
     "logit scale": ({"logit_scale": 0.5}, '"logit_scale" is 0.5'),
     "rope": ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, '"dynamic"'),
 }
@@ -298,6 +298,27 @@ def test_unsupported(case: str) -> None:
     changes, message = UNSUPPORTED[case]
     with pytest.raises(UnsupportedError, match=message):
         parse(**changes)
+
+
+def test_sliding_windows() -> None:
+    """layer_types decides; without it engines read the key differently, so that it is refused."""
+    types = ["full_attention", "sliding_attention"]
+    two = DraftSpec(num_layers=2)
+    latent = DraftSpec(graph="deepseek")
+    parse(two, layer_types=types, sliding_window=16)
+    parse(DraftSpec(), layer_types=["full_attention"] * 32, sliding_window=16)  # those of the target, copied
+    parse(DraftSpec(), sliding_window=16, use_sliding_window=False)
+    for spec, changes, message in (
+        (two, {"layer_types": types}, 'lacks "sliding_window"'),
+        (two, {"layer_types": types[1:], "sliding_window": 16}, "has 1 entries for 2 layers"),
+        (two, {"layer_types": types, "sliding_window": 0}, '"sliding_window" is 0; it must be an integer from 1'),
+        (two, {"layer_types": types, "sliding_window": 16, "use_sliding_window": False}, "is false"),
+        (two, {"sliding_window": 16}, "does not say which layers have it; add the list, .* each of the 2 layers"),
+        (two, {"sliding_window": 16, "use_sliding_window": True}, '"sliding_window" is 16, but "layer_types"'),
+        (latent, {"layer_types": types[1:], "sliding_window": 16}, "of a latent attention is not supported"),
+    ):
+        with pytest.raises((CheckpointError, UnsupportedError), match=message):
+            parse(spec, **changes)
 
 
 def test_speculators_without_layer_config() -> None:
@@ -312,7 +333,7 @@ def test_speculators_default_of_norm_before_residual_is_refused() -> None:
 
 def test_unsupported_option_in_the_inner_config() -> None:
     inner = draft_config(SPECULATORS, TargetSpec(num_layers=32))["transformer_layer_config"]
-    for change in ({"layer_types": ["sliding_attention"]}, {"model_type": "gemma3"}, {"qk_norm": True}):
+    for change in ({"layer_types": ["chunked_attention"]}, {"model_type": "gemma3"}, {"qk_norm": True}):
         with pytest.raises(UnsupportedError, match=next(iter(change))):
             parse(SPECULATORS, transformer_layer_config={**inner, **change})
 

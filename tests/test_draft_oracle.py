@@ -29,6 +29,7 @@ _YARN = {
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
 }
+_WINDOW = {"sliding_window": 9, "use_sliding_window": True}
 _SWITCHES = {"fc_norm": True, "norm_output": True}
 
 
@@ -72,6 +73,12 @@ CASES = {
     "two-layers": Case(DraftSpec(num_layers=2)),
     "four-layers": Case(DraftSpec(num_layers=4, spelling="layers", norm_before_residual=True, **_SWITCHES)),
     "two-layers-qwen3": Case(DraftSpec(graph="qwen3", num_layers=2, mlp_bias=True, norm_output=True)),
+    "window": Case(DraftSpec(config={**_WINDOW, "layer_types": ["sliding_attention"]})),
+    "window-of-one-layer": Case(
+        DraftSpec(
+            graph="qwen3", num_layers=2, config={**_WINDOW, "layer_types": ["full_attention", "sliding_attention"]}
+        )
+    ),
     "mla": Case(DraftSpec(graph="deepseek")),
     "mla-3.1": Case(DraftSpec(graph="deepseek", rope_scaling=_YARN, rms_norm_eps=0.02, **_SWITCHES)),
     "mla-plain-query": Case(
@@ -146,7 +153,7 @@ def test_mistakes_would_show(tmp_path: Path, mistake: str) -> None:
     assert (wrong[:first_step] <= tolerance).all(), "the mistake shows before it can"
 
 
-GRAPHS = ["qwen3-3.1", "four-layers", "mla-3.1", "mla-two-layers"]
+GRAPHS = ["window", "qwen3-3.1", "four-layers", "mla-3.1", "mla-two-layers"]
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle3.1", "four-states", "bfloat16", "narrow", *GRAPHS, "mla-bfloat16"])

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from support.checkpoints import DraftSpec, TargetSpec, write_draft, write_target
 from support.deepseek import DeepseekSizes
+from support.draft_formats import TARGET as DRAFTS_TARGET
+from support.draft_formats import SourceDraft, write_gguf
 from support.engine import make_engine
 from support.published import (
     GPT_OSS,
@@ -196,6 +198,38 @@ def test_sizes_that_cannot_be_divided_are_refused(
 def test_settings_out_of_range_are_refused(tmp_path: Path, field: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{field} is 0"):
         plan_memory(tmp_path, None, PlanSettings(**{field: 0}))
+
+
+def test_sizes_that_do_not_divide_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    """Of 9 or 28 heads, say. A draft may have other heads than its target."""
+    target = write_target(tmp_path / "target", TargetSpec(num_layers=8, num_heads=8, num_kv_heads=2, head_dim=8))
+    draft = write_draft(tmp_path / "draft", target, DraftSpec(num_heads=6, num_kv_heads=2, head_dim=8))
+    plan = plan_memory(target.directory, draft.directory, PlanSettings())
+    assert [rank["tensor_parallel_size"] for rank in plan["ranks"]] == [1, 2]
+    why = "tensor_parallel_size is {}, which does not divide num_attention_heads of the draft (6)"
+    assert plan["left_out"] == {size: why.format(size) for size in ("4", "8")}
+    assert plan["ranks"] == plan_memory(target.directory, draft.directory, PlanSettings(), [1, 2])["ranks"]
+    shown = _command(target.path, "--draft", draft.path)
+    assert shown.returncode == 0 and "TP 8 is left out" in shown.stdout
+    assert _command(target.path, "--draft", draft.path, "--tensor-parallel-size", "4").returncode == 2
+
+
+@pytest.mark.parametrize("field", ["max_model_len", "max_num_seqs", "max_num_batched_tokens"])
+def test_settings_beyond_an_int32_are_refused(tmp_path: Path, field: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{field} is 2147483648; give 1 to 2147483647"):
+        plan_memory(tmp_path, None, PlanSettings(**{field: 2**31}))
+
+
+def test_a_plan_of_what_loading_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GGUF files and hub ids, as of check and LLM."""
+    monkeypatch.setenv("EAGLE31RT_CACHE", str(tmp_path / "cache"))
+    target = write_target(tmp_path / "target", DRAFTS_TARGET, seed=1)
+    draft = write_gguf(tmp_path / "gguf", SourceDraft(target), absolute=True)
+    shown = _command(target.path, "--draft", str(draft), "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["draft_file_bytes"] > 0
+    absent = _command("owner/never-seen")
+    assert absent.returncode == 2 and "not in the local cache" in absent.stderr
 
 
 def _command(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -6,17 +6,21 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.checkpoints import write_target
+from support.draft_formats import TARGET, SourceDraft, write_gguf
 from support.hub import GATED, fake_hub
 from support.successor import write_successor_draft, write_successor_target
 from support.tiny_gguf import write_tiny_gguf
 from support.tiny_tokenizer import write_tiny_tokenizer
 
 from eagle31rt import LLM, SamplingParams
+from eagle31rt.draft_source import draft_directory
 from eagle31rt.errors import CheckpointError, InvalidArgumentError, ResourceError, UnsupportedError
 from eagle31rt.gguf_conversion import convert_gguf
 from eagle31rt.model_source import model_directory
@@ -94,6 +98,22 @@ def test_what_is_no_hub_id_is_a_path(word: str) -> None:
         model_directory(word, "model")
 
 
+def test_names_that_the_hub_refuses() -> None:
+    with pytest.raises(CheckpointError, match=r"model: 'owner/name\.git' is neither on disk nor a hub id"):
+        model_directory("owner/name.git", "model")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        model_directory("dr\udcff", "model")  # bytes that are no UTF-8
+
+
+def test_one_gguf_file_of_a_folder(tmp_path: Path, cache: Path) -> None:
+    for name in ("a", "b"):
+        write_tiny_gguf(tmp_path / f"{name}.gguf")
+    with pytest.raises(CheckpointError, match=r"draft: .* several GGUF files; give one of them: a\.gguf, b\.gguf"):
+        draft_directory(tmp_path, "draft")
+    (tmp_path / "b.gguf").unlink()
+    assert draft_directory(tmp_path, "draft").parent == cache
+
+
 def test_revisions_are_of_hub_ids(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"model: a revision is for hub ids, and .* is on disk"):
         LLM(tmp_path, revision="main")
@@ -117,15 +137,21 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-def run_with_hub(home: Path, endpoint: str, runs: list[dict[str, Any]], offline: bool = False) -> list[list[Any]]:
-    """What each LLM(**arguments) gave in a fresh process, whose hub is `endpoint`."""
+def python_with_hub(home: Path, endpoint: str, script: str, argument: str, offline: bool = False) -> str:
+    """What the script prints in a fresh process, whose hub is `endpoint`."""
     environment = {**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": str(int(offline))}
     environment |= {"NO_PROXY": "127.0.0.1", "HF_HUB_DOWNLOAD_TIMEOUT": "20", "HF_HUB_DISABLE_XET": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(runs)],
+        [sys.executable, "-c", script, argument],
         env=environment, capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return done.stdout
+
+
+def run_with_hub(home: Path, endpoint: str, runs: list[dict[str, Any]], offline: bool = False) -> list[list[Any]]:
+    """What each LLM(**arguments) gave."""
+    printed = python_with_hub(home, endpoint, SCRIPT, json.dumps(runs), offline)
+    return [json.loads(line) for line in printed.splitlines()]
 
 
 def test_hub_ids(tmp_path: Path) -> None:
@@ -163,6 +189,22 @@ def test_hub_ids(tmp_path: Path) -> None:
         again, other = run_with_hub(tmp_path / "home", endpoint, offline, is_offline)
         assert again == expected
         assert other[0] == "ResourceError" and "is not in the local cache and the hub cannot be reached" in other[1]
+
+
+CONVERTED = """
+import sys
+from eagle31rt.draft_source import draft_directory
+print(*sorted(path.name for path in draft_directory(sys.argv[1], "draft").iterdir()))
+"""
+
+
+def test_a_draft_of_the_hub_may_be_a_gguf_file(tmp_path: Path, cache: Path) -> None:
+    source = SourceDraft(write_target(tmp_path / "target", TARGET, seed=1))
+    write_gguf(tmp_path / "gguf", source, absolute=True)
+    with fake_hub({"owner/gguf": tmp_path / "gguf"}) as hub:
+        run = partial(python_with_hub, tmp_path / "home", hub.endpoint, CONVERTED, "owner/gguf")
+        assert run() == "config.json conversion.json model.safetensors\n" == run(offline=True)
+        assert [name for name in hub.fetched if name.endswith(".gguf")] == ["owner/gguf/draft.gguf"]
 
 
 def test_offline_suite_refuses_unknown_ids() -> None:

@@ -12,7 +12,7 @@ from support.torch_file import tensor, text, write_archive
 
 from eagle31rt.cli import main
 from eagle31rt.errors import CheckpointError, UnsupportedError
-from eagle31rt.torch_checkpoint import read_torch_checkpoint
+from eagle31rt.torch_checkpoint import convert_torch_checkpoint, read_torch_checkpoint
 
 STORAGES = {"0": np.arange(6, dtype="<f4").tobytes(), "1": np.arange(6, dtype="<i8").tobytes()}
 
@@ -72,6 +72,52 @@ def test_other_contents_are_refused(tmp_path: Path) -> None:
         read_torch_checkpoint(tmp_path / "d.bin")
 
 
+def _pickle(path: Path, opcodes: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + opcodes)
+    return path
+
+
+def test_small_files_take_little(tmp_path: Path) -> None:
+    """pickle.Unpickler would allocate 4 GB for the first, hash without end for the second and read the third."""
+    far_place = _pickle(tmp_path / "a.bin", b"}r\xff\xff\xff\x1f.")
+    assert read_torch_checkpoint(far_place) == {}
+    nested = b")q\x00" + b"".join(b"h%c" % i + b"h%c" % i + b"\x86q%c" % (i + 1) for i in range(60))
+    with pytest.raises(CheckpointError, match="keys are no names"):
+        read_torch_checkpoint(_pickle(tmp_path / "b.bin", nested + b"}h\x3cK\x01s."))
+    whole = tensor("FloatStorage", "0", (25_000,), (1,))
+    many = write_archive(tmp_path / "c.bin", {f"w{i}": whole for i in range(10)}, {"0": bytes(100_000)})
+    with pytest.raises(CheckpointError, match="more than 4 times its size"):
+        read_torch_checkpoint(many)
+
+
+@pytest.mark.parametrize(
+    ("opcodes", "message"),
+    [
+        (b"].", "it uses EMPTY_LIST"),
+        (b"s.", "takes more than it has"),
+        (b"h\x05.", "is broken"),
+        (b"}", "is broken"),
+        (b"}K\x01K\x02s.", "keys are no names"),
+        (b"ccollections\nOrderedDict\n}\x85R.", "an OrderedDict with contents"),
+        (b"K\x01)R.", "a call of what is no function"),
+        (b"K\x01Q.", "is broken"),
+    ],
+)
+def test_other_pickles_are_refused(opcodes: bytes, message: str, tmp_path: Path) -> None:
+    with pytest.raises((CheckpointError, UnsupportedError), match=message):
+        read_torch_checkpoint(_pickle(tmp_path / "w.bin", opcodes))
+
+
+def test_an_index_that_nests_without_end_or_a_file_without_tensors(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin.index.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match="no readable weight_map"):
+        convert_torch_checkpoint(tmp_path, tmp_path / "out")
+    _pickle(tmp_path / "pytorch_model.bin", b"}.")
+    with pytest.raises(CheckpointError, match="holds no tensors"):
+        convert_torch_checkpoint(tmp_path, tmp_path / "out")
+
+
 def test_command_converts_shards_and_keeps_the_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
     source.mkdir()
@@ -89,7 +135,7 @@ def test_command_converts_shards_and_keeps_the_config(tmp_path: Path, capsys: py
     assert header["fc.weight"]["dtype"] == "BF16" and header["d2t"]["shape"] == [6]
     begin, end = header["fc.weight"]["data_offsets"]
     assert image[8 + header_bytes :][begin:end] == np.arange(6, dtype="<f4").tobytes()
-    assert main(arguments) == 2 and "holds model.safetensors already" in capsys.readouterr().err
+    assert main(arguments) == 2 and "holds files already" in capsys.readouterr().err
     index.write_text(json.dumps({"weight_map": {"w": "../a.bin"}}))
     assert main([*arguments[:-1], str(tmp_path / "other")]) == 2 and "no file beside it" in capsys.readouterr().err
 

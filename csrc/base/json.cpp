@@ -1,6 +1,5 @@
 #include "base/json.h"
 
-#include <unordered_set>
 #include <vector>
 
 #include "base/check.h"
@@ -25,53 +24,100 @@ std::string printable(std::string_view text, size_t limit) {
   return result;
 }
 
-// Reads the text once before it is parsed: nlohmann-json itself bounds neither depth nor size and lets the last of two
-// equal keys win. Its parser with a callback would do in one pass, but searches an object through at the end of each
-// value in it: seconds for the header of a model with 10^5 tensors.
-class Watcher : public nlohmann::json_sax<Json> {
+// Builds values itself: nlohmann-json's own parser bounds neither depth nor size and lets the last of two equal keys
+// win, and a second pass that checks would take as long again, seconds for the headers of a model with 10^5 tensors.
+class Reader : public nlohmann::json_sax<Json> {
  public:
-  Watcher(const std::string& source, const JsonLimits& limits) : source_(source), limits_(limits) {}
+  Reader(const std::string& source, const JsonLimits& limits) : source_(source), limits_(limits) {}
+  // Gives the members of the object `within` (empty: of the outermost) to `visit` instead of keeping them.
+  Reader(const std::string& source, const JsonLimits& limits, std::string_view within, const JsonVisitor& visit)
+      : source_(source), limits_(limits), within_(within), visit_(&visit) {}
 
-  bool null() override { return count(); }
-  bool boolean(bool /*value*/) override { return count(); }
-  bool number_integer(number_integer_t /*value*/) override { return count(); }
-  bool number_unsigned(number_unsigned_t /*value*/) override { return count(); }
-  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return count(); }
-  bool string(string_t& /*value*/) override { return count(); }
-  bool binary(binary_t& /*value*/) override { return count(); }
-  bool start_object(size_t /*size*/) override { return start(); }
-  bool start_array(size_t /*size*/) override { return start(); }
-  bool end_object() override { return end(); }
-  bool end_array() override { return end(); }
+  Json take() { return std::move(root_); }
+
+  bool null() override { return scalar(nullptr); }
+  bool boolean(bool value) override { return scalar(value); }
+  bool number_integer(number_integer_t value) override { return scalar(value); }
+  bool number_unsigned(number_unsigned_t value) override { return scalar(value); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override { return scalar(value); }
+  bool string(string_t& value) override { return scalar(std::move(value)); }
+  bool binary(binary_t& value) override { return scalar(std::move(value)); }
+  bool start_object(size_t /*size*/) override {
+    open(Json::object());
+    const bool streamed = within_.empty() ? open_.size() == 1 : open_.size() == 2 && outer_key_ == within_;
+    if (visit_ != nullptr && streamed && open_.front()->is_object()) members_ = open_.back();
+    return true;
+  }
+  bool start_array(size_t /*size*/) override {
+    open(Json::array());
+    return true;
+  }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
   bool key(string_t& name) override {
-    E31_CHECK(keys_.back().insert(name).second, kCheckpoint, source_, " has the key ", quote(name),
-              " twice; remove one");
-    return count();
+    count();
+    if (open_.back() == members_) {
+      member_name_ = name;
+      slot_ = &member_;
+      return true;
+    }
+    const auto [place, added] = open_.back()->get_ref<Json::object_t&>().emplace(name, nullptr);
+    E31_CHECK(added, kCheckpoint, source_, " has the key ", quote(name), " twice; remove one");
+    slot_ = &place->second;
+    if (open_.size() == 1) outer_key_ = name;
+    return true;
   }
   bool parse_error(size_t /*position*/, const std::string& /*token*/, const Json::exception& error) override {
-    fail(ErrorCode::kCheckpoint, source_, " is not valid JSON: ", printable(error.what(), 2 * kMessageBytes));
+    const std::string_view text = error.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
+    const size_t prefix = text.find("] ");
+    fail(ErrorCode::kCheckpoint, source_,
+         " is not valid JSON: ", printable(prefix == text.npos ? text : text.substr(prefix + 2), 2 * kMessageBytes));
   }
 
  private:
-  bool start() {
-    keys_.emplace_back();
-    E31_CHECK(keys_.size() <= static_cast<size_t>(limits_.max_depth), kCheckpoint, source_, " nests JSON deeper than ",
-              limits_.max_depth, " levels; the file is broken");
-    return count();
-  }
-  bool end() {
-    keys_.pop_back();
+  bool scalar(Json value) {
+    put(std::move(value));
+    visit_member();
     return true;
   }
-  bool count() {
+  void open(Json container) {
+    E31_CHECK(open_.size() < static_cast<size_t>(limits_.max_depth), kCheckpoint, source_, " nests JSON deeper than ",
+              limits_.max_depth, " levels; the file is broken");
+    open_.push_back(put(std::move(container)));
+  }
+  bool close() {
+    if (open_.back() == members_) members_ = nullptr;
+    open_.pop_back();
+    visit_member();
+    return true;
+  }
+  // A value stays where it is put as long as it is open: what holds it only grows after it is closed.
+  Json* put(Json value) {
+    count();
+    if (open_.empty()) return &(root_ = std::move(value));
+    if (!open_.back()->is_array()) return &(*slot_ = std::move(value));
+    open_.back()->push_back(std::move(value));
+    return &open_.back()->back();
+  }
+  void visit_member() {
+    if (!open_.empty() && open_.back() == members_) (*visit_)(member_name_, member_);
+  }
+  void count() {
     E31_CHECK(++num_values_ <= limits_.max_values, kCheckpoint, source_, " holds more than ", limits_.max_values,
               " JSON values; the file is broken");
-    return true;
   }
 
   const std::string& source_;
   const JsonLimits& limits_;
-  std::vector<std::unordered_set<std::string>> keys_;  // one set per open object or array
+  std::string_view within_;
+  const JsonVisitor* visit_ = nullptr;
+  Json root_;
+  std::vector<Json*> open_;  // objects and arrays, from the outermost
+  Json* slot_ = nullptr;     // of the key that was read last
+  std::string outer_key_;    // the last one of the outermost object
+  Json* members_ = nullptr;  // the object whose members are visited, while it is open
+  Json member_;              // the one that is being read
+  std::string member_name_;
   int64_t num_values_ = 0;
 };
 
@@ -87,9 +133,18 @@ std::string describe(const Json& value) {
 }
 
 Json parse_json_object(std::string_view text, const std::string& source, const JsonLimits& limits) {
-  Watcher watcher(source, limits);
-  Json::sax_parse(text.begin(), text.end(), &watcher);
-  Json result = Json::parse(text.begin(), text.end());
+  Reader reader(source, limits);
+  Json::sax_parse(text.begin(), text.end(), &reader);
+  Json result = reader.take();
+  E31_CHECK(result.is_object(), kCheckpoint, source, " must hold one JSON object, not ", describe(result));
+  return result;
+}
+
+Json visit_json_members(std::string_view text, const std::string& source, const JsonLimits& limits,
+                        std::string_view within, const JsonVisitor& visit) {
+  Reader reader(source, limits, within, visit);
+  Json::sax_parse(text.begin(), text.end(), &reader);
+  Json result = reader.take();
   E31_CHECK(result.is_object(), kCheckpoint, source, " must hold one JSON object, not ", describe(result));
   return result;
 }

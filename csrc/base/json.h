@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -17,6 +18,13 @@ struct JsonLimits {
 
 // The text must be one JSON object, in UTF-8, with nothing after it. `source` names it in messages.
 Json parse_json_object(std::string_view text, const std::string& source, const JsonLimits& limits = {});
+
+// The same for a large object: each member of the object `within` (a key of the outermost; empty: the outermost itself)
+// is given to `visit` once it is read, and none is kept: a name that comes twice is for `visit` to refuse. Returns the
+// rest, in which `within` is then empty.
+using JsonVisitor = std::function<void(const std::string& name, const Json& value)>;
+Json visit_json_members(std::string_view text, const std::string& source, const JsonLimits& limits,
+                        std::string_view within, const JsonVisitor& visit);
 
 // For messages: text from a file in double quotes, everything but printable ASCII escaped, cut after 100 bytes.
 std::string quote(std::string_view text);

@@ -23,12 +23,6 @@ namespace eagle31rt {
 
 namespace {
 
-DecoderConfig read_config(const std::string& directory) {
-  const std::string generation = directory + "/generation_config.json";
-  return parse_decoder_config(read_text_file(directory + "/config.json"),
-                              file_exists(generation) ? read_text_file(generation) : std::string(), directory);
-}
-
 EngineConfig engine_config(const std::string& model, const std::string& device) {
   EngineConfig config;
   config.model = model;
@@ -49,7 +43,7 @@ class FeatureExtractor {
         upload_(device_),
         captured_(device_),
         max_tokens_(max_tokens) {
-    const DecoderConfig config = read_config(model);
+    const DecoderConfig config = read_decoder_config(model);
     E31_CHECK(!capture_layers.empty() && std::ranges::is_sorted(capture_layers) && capture_layers.front() >= 0 &&
                   capture_layers.back() <= config.num_layers,
               kInvalidArgument, "capture_layers must ascend within 0 to ", config.num_layers);

@@ -17,9 +17,9 @@ namespace {
 
 py::dict tensors_to_dict(const Checkpoint& checkpoint) {
   py::dict result;
-  for (const auto& [name, entry] : checkpoint.tensors()) {
+  for (const TensorEntry& entry : checkpoint.tensors()) {
     const py::bytes data(reinterpret_cast<const char*>(entry.data), static_cast<size_t>(entry.num_bytes));
-    result[py::str(name)] = py::make_tuple(entry.dtype_name, py::tuple(py::cast(entry.shape)), data);
+    result[py::str(entry.name)] = py::make_tuple(entry.dtype_name, py::tuple(py::cast(entry.shape)), data);
   }
   return result;
 }
@@ -132,11 +132,6 @@ py::dict layer_to_dict(const LayerWeights& layer) {
 }
 
 std::string optional_text(const std::string& path) { return file_exists(path) ? read_text_file(path) : std::string(); }
-
-DecoderConfig read_decoder_config(const std::string& directory) {
-  return parse_decoder_config(read_text_file(directory + "/config.json"),
-                              optional_text(directory + "/generation_config.json"), directory + "/config.json");
-}
 
 DType resolve_dtype(const std::string& name, DType automatic) {
   return name == "auto" ? automatic : parse_floating_point_dtype(name);

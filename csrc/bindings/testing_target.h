@@ -12,12 +12,6 @@
 
 namespace eagle31rt {
 
-inline DecoderConfig read_decoder_config(const std::string& directory) {
-  const std::string generation = directory + "/generation_config.json";
-  return parse_decoder_config(read_text_file(directory + "/config.json"),
-                              file_exists(generation) ? read_text_file(generation) : std::string(), directory);
-}
-
 inline DType dtype_or(const std::string& name, DType automatic) {
   return name == "auto" ? automatic : parse_floating_point_dtype(name);
 }

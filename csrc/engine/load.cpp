@@ -19,13 +19,6 @@ namespace eagle31rt {
 
 namespace {
 
-std::string config_text(const std::string& directory) { return read_text_file(directory + "/config.json"); }
-
-std::string generation_config_text(const std::string& directory) {
-  const std::string path = directory + "/generation_config.json";
-  return file_exists(path) ? read_text_file(path) : std::string();
-}
-
 DType chosen_dtype(const std::string& name, DType automatic) {
   return name == "auto" ? automatic : parse_floating_point_dtype(name);
 }
@@ -72,8 +65,7 @@ Engine::Impl::Impl(const EngineConfig& config, Backend backend)
 }
 
 void Engine::Impl::load_models() {
-  const DecoderConfig target_config =
-      parse_decoder_config(config_text(config_.model), generation_config_text(config_.model), config_.model);
+  const DecoderConfig target_config = read_decoder_config(config_.model);
   // The draft's config decides what the target captures, and a wrong draft should be refused before weights are read.
   std::optional<DraftConfig> draft_config;
   if (!config_.draft.empty()) {
@@ -99,7 +91,8 @@ DraftOverrides Engine::Impl::draft_overrides() const {
 
 DraftConfig Engine::Impl::read_draft_config(const std::string& directory, const DecoderConfig& target,
                                             const DraftOverrides& overrides) {
-  return parse_draft_config(config_text(directory), target, overrides, directory + "/config.json");
+  const std::string path = directory + "/config.json";
+  return parse_draft_config(read_text_file(path), target, overrides, path);
 }
 
 std::unique_ptr<EagleDraft> Engine::Impl::load_draft(const std::string& directory, const DraftConfig& config) const {

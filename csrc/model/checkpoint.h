@@ -8,9 +8,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "eagle31rt/dtype.h"
@@ -34,6 +36,8 @@ class MappedFile;
 
 class Checkpoint {
  public:
+  Checkpoint(Checkpoint&&) = default;  // not a copy: names and entries are pointed to
+  Checkpoint& operator=(Checkpoint&&) = default;
   // Opens model.safetensors, or model.safetensors.index.json and its shards.
   static Checkpoint open(const std::string& directory);
   // One safetensors image in memory, which the caller keeps alive (tests, fuzzing).
@@ -41,14 +45,19 @@ class Checkpoint {
 
   const std::string& directory() const { return directory_; }
   const TensorEntry* find(const std::string& name) const;  // null if absent
-  const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
+  // File by file, in the order of their bytes.
+  const std::deque<TensorEntry>& tensors() const { return tensors_; }
   // Tells the kernel that this tensor's file pages will not be read again, so that loading holds one copy.
   void release_pages(const TensorEntry& tensor) const;
 
  private:
+  Checkpoint() = default;
+  void add_tensors(std::vector<TensorEntry> entries, const std::string& source);
+
   std::string directory_;
   std::vector<std::shared_ptr<MappedFile>> files_;
-  std::map<std::string, TensorEntry> tensors_;
+  std::deque<TensorEntry> tensors_;  // a deque, so that entries stay in place
+  std::unordered_map<std::string_view, const TensorEntry*> by_name_;
 };
 
 // Whole text of a small file (config.json); Error(kCheckpoint) if missing, unreadable or over 64 MB.

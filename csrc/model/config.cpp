@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "model/checkpoint.h"
 #include "model/families/family.h"
 #include "model/json_reader.h"
 
@@ -71,6 +72,11 @@ DecoderConfig parse_decoder_config(const std::string& config_json, const std::st
     add_eos_ids(JsonReader(generation, generation_source), result.vocab_size, result.eos_token_ids);
   }
   return result;
+}
+
+DecoderConfig read_decoder_config(const std::string& directory) {
+  const std::string path = directory + "/config.json", generation = directory + "/generation_config.json";
+  return parse_decoder_config(read_text_file(path), file_exists(generation) ? read_text_file(generation) : "", path);
 }
 
 }  // namespace eagle31rt

@@ -138,6 +138,7 @@ struct DraftConfig {
   bool qk_norm = false;          // the qwen3 graph, as of DecoderConfig
   std::optional<MlaConfig> mla;  // the deepseek graph with a dense MLP, as of DecoderConfig
   RopeConfig rope;
+  std::vector<int32_t> sliding_windows;  // [num_layers] as of DecoderConfig; empty: no layer has one
   DType dtype = DType::kBFloat16;
   // Canonical capture points k: the residual stream after k target layers (0 = embeddings, N = input of the last norm);
   // strictly ascending, 1..8 of them.
@@ -163,5 +164,7 @@ DecoderConfig parse_decoder_config(const std::string& config_json, const std::st
                                    const std::string& source);
 DraftConfig parse_draft_config(const std::string& config_json, const DecoderConfig& target,
                                const DraftOverrides& overrides, const std::string& source);
+// parse_decoder_config of the two files in `directory`; generation_config.json may be missing.
+DecoderConfig read_decoder_config(const std::string& directory);
 
 }  // namespace eagle31rt

@@ -124,7 +124,7 @@ int32_t serving_length(int32_t max_model_len, const DecoderConfig& target) {
   const int32_t length = max_model_len > 0 ? max_model_len : limit;
   E31_CHECK(length <= limit, kInvalidArgument, "max_model_len is ", length, "; the model's max_position_embeddings is ",
             limit);
-  E31_CHECK(length >= 2, kInvalidArgument, "max_model_len is ", length, "; give 2 or more");
+  E31_CHECK(length >= kMinModelLen, kInvalidArgument, "max_model_len is ", length, "; give ", kMinModelLen, " or more");
   return length;
 }
 

@@ -37,6 +37,7 @@ void refuse_sliding_window(const JsonReader& config, int32_t max_position_embedd
 
 // The length to serve: max_model_len, or the target's own where that is 0. Throws Error(kInvalidArgument) for one that
 // the target's positions do not allow.
+constexpr int32_t kMinModelLen = 2;  // a prompt of one token and one more
 int32_t serving_length(int32_t max_model_len, const DecoderConfig& target);
 
 // "dtype" (transformers 5) or "torch_dtype".

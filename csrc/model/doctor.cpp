@@ -113,16 +113,14 @@ class FindingCollector final : public Findings {
 
 std::string tensor_bytes(const Checkpoint& checkpoint) {
   int64_t bytes = 0;
-  for (const auto& [name, tensor] : checkpoint.tensors()) bytes += tensor.num_bytes;
+  for (const TensorEntry& tensor : checkpoint.tensors()) bytes += tensor.num_bytes;
   return std::to_string(bytes);
 }
 
 DecoderConfig examine_target(const std::string& directory, FindingCollector& findings) {
   DecoderConfig config;
   findings.check(Rule::kTargetConfig, [&] {
-    const std::string generation = directory + "/generation_config.json";
-    config = parse_decoder_config(read_text_file(directory + "/config.json"),
-                                  file_exists(generation) ? read_text_file(generation) : std::string(), directory);
+    config = read_decoder_config(directory);
     findings.resolved("target_model_type", config.model_type, "\"model_type\"");
     findings.resolved("target_num_layers", std::to_string(config.num_layers), "\"num_hidden_layers\"");
   });
@@ -140,7 +138,7 @@ int32_t examine_length(int32_t max_model_len, const DecoderConfig& target, Findi
     length = serving_length(max_model_len, target);
     findings.resolved("max_model_len", std::to_string(length), max_model_len > 0 ? "override" : "the target's");
   });
-  if (findings.is_refused(Rule::kMaxModelLen)) {
+  if (findings.is_refused(Rule::kMaxModelLen) && target.max_position_embeddings >= kMinModelLen) {
     findings.set_fixable(Rule::kMaxModelLen, {{"max_model_len", std::to_string(target.max_position_embeddings), ""}});
     length = target.max_position_embeddings;
   }

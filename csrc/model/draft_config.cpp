@@ -61,17 +61,16 @@ void refuse_architecture(const DraftFile& file) {
 }
 
 void refuse_not_a_draft(const DraftFile& file) {
-  if (!file.layer.has("num_hidden_layers")) return;
-  const int32_t num_layers = file.layer.integer("num_hidden_layers", 1, 1024);
-  if (num_layers == 1) return;
+  const Json* num_layers = file.layer.find("num_hidden_layers");  // what is no number of layers is another rule's
+  if (num_layers == nullptr || !num_layers->is_number() || num_layers->get<double>() <= 1) return;
   bool draft = file.speculators || file.eagle || file.top.has("draft_vocab_size") ||
                file.top.has("truncated_vocab_size") || file.top.has(kLayerIds);
   for (const std::string& name :
        file.top.texts("architectures", kMaxArchitectures).value_or(std::vector<std::string>{})) {
     draft = draft || name.find("Eagle") != name.npos;
   }
-  E31_CHECK(draft, kCheckpoint, file.top.source(), " is not an EAGLE draft: it describes a whole model of ", num_layers,
-            " layers; give a checkpoint made for this target");
+  E31_CHECK(draft, kCheckpoint, file.top.source(), " is not an EAGLE draft: it describes a whole model of ",
+            describe(*num_layers), " layers; give a checkpoint made for this target");
 }
 
 // A boolean that must have one value to be supported.
@@ -281,8 +280,10 @@ DraftConfig parse_draft_config(const std::string& config_json, const DecoderConf
   });
   findings.check(Rule::kGraphOptions, [&] { refuse_graph_options(file, graph, result, max_positions); });
   findings.check(Rule::kSlidingWindow, [&] {
-    refuse_sliding_window(file.top, max_positions);
-    refuse_sliding_window(file.layer, max_positions);
+    parse_draft_windows(file.layer, max_positions, result);
+    if (!result.sliding_windows.empty()) {
+      findings.resolved("sliding_windows", describe(Json(result.sliding_windows)), file.layer.name("layer_types"));
+    }
   });
   findings.check(Rule::kVocabulary, [&] { parse_vocabulary(file, target, result); });
   findings.check(Rule::kHiddenSize, [&] { parse_target_hidden_size(file, target, result); });

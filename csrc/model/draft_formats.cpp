@@ -117,14 +117,15 @@ void drop_unread_keys(Json& config, const DraftFormat& format) {
   for (const char* key : format.unread) config.erase(key);
 }
 
-std::string canonical_draft_name(const std::string& file_name) {
-  std::string name = strip_model_prefix(file_name);
+std::string_view canonical_draft_name(const std::string& file_name, std::string& written) {
+  const std::string_view name = strip_model_prefix(file_name);
   if (name.ends_with("rotary_emb.inv_freq")) return "";
   for (const Spelling& prefix : kPrefixes) {
-    if (name.starts_with(prefix.file)) return std::string(prefix.canonical) + name.substr(prefix.file.size());
+    if (!name.starts_with(prefix.file)) continue;
+    return written = std::string(prefix.canonical) + std::string(name.substr(prefix.file.size()));
   }
   for (const Spelling& spelling : kNames) {
-    if (name == spelling.file) return std::string(spelling.canonical);
+    if (name == spelling.file) return spelling.canonical;
   }
   return name;
 }

@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "model/json_reader.h"
 
@@ -27,7 +28,7 @@ const DraftFormat& recognise_draft_format(const JsonReader& top);
 // Removes the keys that a draft of this format does not mean.
 void drop_unread_keys(Json& config, const DraftFormat& format);
 
-// The name in a file -> the name that the loader asks for; "" for a tensor to ignore.
-std::string canonical_draft_name(const std::string& file_name);
+// The name in a file -> the name that the loader asks for, as CanonicalNames takes it.
+std::string_view canonical_draft_name(const std::string& file_name, std::string& written);
 
 }  // namespace eagle31rt

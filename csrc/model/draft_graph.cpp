@@ -1,5 +1,6 @@
 #include "model/draft_graph.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "model/config_checks.h"
 #include "model/mla_config.h"
 #include "model/rope_config.h"
+#include "model/sliding_windows.h"
 
 namespace eagle31rt {
 namespace {
@@ -76,6 +78,23 @@ void parse_draft_layers(DraftGraph graph, const JsonReader& layer, DraftConfig& 
   result.mla = parse_latent_attention(layer, sizes.num_heads, sizes.num_kv_heads);
   result.mla->norm_epsilon = result.rms_norm_eps;
   result.head_dim = result.mla->query_dim();
+}
+
+void parse_draft_windows(const JsonReader& layer, int32_t max_position_embeddings, DraftConfig& result) {
+  const auto types = layer.texts("layer_types", kMaxLayers);
+  if (!types) {
+    const bool off = !layer.has("sliding_window") || layer.boolean("use_sliding_window") == false;
+    // Engines differ: some give all layers the window, some none.
+    E31_CHECK(off || layer.integer("sliding_window", 1, INT32_MAX) >= max_position_embeddings, kCheckpoint,
+              layer.source(), ": ", layer.name("sliding_window"), " is ", layer.value("sliding_window"), ", but ",
+              layer.name("layer_types"), " does not say which layers have it; add the list, with full_attention or ",
+              "sliding_attention for each of the ", result.num_layers, " layers");
+    return;
+  }
+  if (std::ranges::all_of(*types, [](const std::string& type) { return type == "full_attention"; })) return;
+  result.sliding_windows = parse_sliding_windows(layer, result.num_layers, [](int32_t) { return false; });
+  E31_CHECK(!result.mla, kUnsupported, layer.source(), ": ", layer.name("layer_types"),
+            " holds \"sliding_attention\"; a sliding window of a latent attention is not supported");
 }
 
 void parse_draft_rope(const JsonReader& layer, int32_t max_position_embeddings, DraftConfig& result) {

@@ -28,6 +28,9 @@ std::span<const char* const> understood_options(DraftGraph graph);
 
 // Fills in what belongs to the layers: their number and sizes, biases, norms and attention, without rope.
 void parse_draft_layers(DraftGraph graph, const JsonReader& layer, DraftConfig& result);
+// Then the sliding windows. Throws Error(kCheckpoint) for a sliding_window below max_position_embeddings without
+// layer_types, and what parse_sliding_windows() does.
+void parse_draft_windows(const JsonReader& layer, int32_t max_position_embeddings, DraftConfig& result);
 // Then the rotary embedding. max_position_embeddings: as of parse_rope_config().
 void parse_draft_rope(const JsonReader& layer, int32_t max_position_embeddings, DraftConfig& result);
 

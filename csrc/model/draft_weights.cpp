@@ -44,6 +44,11 @@ void check_graph(const CanonicalNames& names, const DraftConfig& config) {
               part.what, ", but architectures and model_type in config.json name another; set model_type to ",
               quote(part.model_type));
   }
+  const TensorEntry* key = names.find("layers.0.self_attn.k_proj.weight");
+  E31_CHECK(
+      key == nullptr || !config.mla, kCheckpoint, source, ": tensor ", quote(key->name),
+      " belongs to the llama graph, but config.json asks for the deepseek graph (latent attention); set model_type "
+      "to \"llama\" and remove q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim and v_head_dim");
 }
 
 // Only the first layer of a draft has a hidden_norm: the others are plain decoder layers.

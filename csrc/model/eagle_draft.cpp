@@ -96,6 +96,7 @@ void EagleDraft::forward(const BatchView& batch, float* feature, KvStorage& kv, 
       run_rms_norm(feature, layer.input_norm, config_.rms_norm_eps, rows, attention_input, config_.hidden_size,
                    context);
     }
+    if (!config_.sliding_windows.empty()) shape_.sliding_window = config_.sliding_windows[static_cast<size_t>(index)];
     run_transformer_layer(shape_, layer, batch, rope, kv.layer(index), attention_input, feature, layer_scratch_,
                           context);
   }

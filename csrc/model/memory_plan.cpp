@@ -112,7 +112,8 @@ WeightInventory decoder_inventory(const Checkpoint& checkpoint, const DecoderCon
 
 WeightInventory draft_inventory(const Checkpoint& checkpoint, DType dtype) {
   WeightInventory inventory;
-  for (const auto& [name, entry] : checkpoint.tensors()) {
+  for (const TensorEntry& entry : checkpoint.tensors()) {
+    const std::string& name = entry.name;
     inventory.file_bytes += entry.num_bytes;
     if (name.ends_with("t2d")) continue;  // checked, not kept
     const bool is_map = name.ends_with("d2t");

@@ -115,8 +115,9 @@ void add_fused(WeightLoader& loader, MoeWeights& weights, const MoeConfig& confi
 void add_separate(WeightLoader& loader, MoeWeights& weights, const MoeConfig& config, int64_t hidden_size,
                   const std::string& prefix) {
   const int64_t width = config.moe_intermediate_size;
+  // Not by concat(): Kimi K2 has 69,120 of them, and its streams would take longer than all else that check does here.
   const auto name = [&](int64_t expert, const char* matrix) {
-    return concat(prefix, "mlp.experts.", expert, ".", matrix, ".weight");
+    return prefix + "mlp.experts." + std::to_string(expert) + "." + matrix + ".weight";
   };
   loader.add_matrices(
       weights.gate_up,

@@ -39,6 +39,9 @@ class HeaderParser {
   HeaderParser(const std::byte* data, uint64_t num_bytes, const std::string& source) : source_(source) {
     E31_CHECK(num_bytes >= kLengthBytes, kCheckpoint, source, " has ", num_bytes,
               " bytes, too few for a safetensors file; download it again");
+    constexpr std::string_view kPointer = "version https://git-lfs";
+    E31_CHECK(!std::string_view(reinterpret_cast<const char*>(data), num_bytes).starts_with(kPointer), kCheckpoint,
+              source, " is a Git LFS pointer and not the file itself; run git lfs pull, or download it again");
     uint64_t header_bytes = 0;
     for (uint64_t i = 0; i < kLengthBytes; ++i) header_bytes |= std::to_integer<uint64_t>(data[i]) << (8 * i);
     E31_CHECK(header_bytes <= kMaxHeaderBytes, kCheckpoint, source, " states a header of ", header_bytes,
@@ -53,15 +56,15 @@ class HeaderParser {
   }
 
   std::vector<TensorEntry> parse() {
-    const Json header = parse_json_object(header_, source_ + " (header)", kHeaderLimits);
     std::vector<TensorEntry> entries;
-    for (const auto& [name, value] : header.items()) {
-      if (name == "__metadata__") {
-        check_metadata(value);
-      } else {
-        entries.push_back(parse_entry(name, value));
-      }
-    }
+    visit_json_members(header_, source_ + " (header)", kHeaderLimits, "",
+                       [&](const std::string& name, const Json& value) {
+                         if (name == "__metadata__") {
+                           check_metadata(value);
+                         } else {
+                           entries.push_back(parse_entry(name, value));
+                         }
+                       });
     std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
       return a.data != b.data ? a.data < b.data : a.num_bytes < b.num_bytes;
     });
@@ -91,6 +94,7 @@ class HeaderParser {
         !value.contains("data_offsets")) {
       broken(name, " must have dtype, shape and data_offsets and nothing else");
     }
+    if (name.empty()) broken(name, " has no name");
     TensorEntry entry;
     entry.name = name;
     const Json& dtype = value["dtype"];

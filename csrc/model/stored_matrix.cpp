@@ -99,17 +99,20 @@ class Fp8Matrix : public ScaledMatrix {
 // Eight values to an int32 along K, the lowest bits first, each with 8 added; the last word of a row is filled up.
 class Int4Matrix : public ScaledMatrix {
  public:
-  // shape_dtype: the file's, of weight_shape.
-  Int4Matrix(std::string name, int64_t rows, int64_t columns, const QuantisedFormat& format, std::string shape_dtype,
-             std::string source)
+  // shape_dtype: the file's, of weight_shape. The checkpoint must outlive the matrix.
+  Int4Matrix(std::string name, int64_t rows, int64_t columns, const QuantisedFormat& format, const char* shape_dtype,
+             const Checkpoint& checkpoint)
       : ScaledMatrix(std::move(name), rows, columns, format, WeightCode::kInt4),
-        shape_dtype_(std::move(shape_dtype)),
-        source_(std::move(source)) {}
+        shape_dtype_(shape_dtype),
+        checkpoint_(checkpoint) {}
 
   std::vector<RowSource::Tensor> tensors() const override {
-    return {{name_ + kPacked, {rows_, words_per_row()}, "I32"},
-            {name_ + kScale, scale_shape()},
-            {name_ + kShape, {2}, shape_dtype_}};
+    std::vector<RowSource::Tensor> result;  // not a list of initialisers, which would copy each name
+    result.reserve(3);
+    result.push_back({name_ + kPacked, {rows_, words_per_row()}, "I32"});
+    result.push_back({name_ + kScale, scale_shape()});
+    result.push_back({name_ + kShape, {2}, shape_dtype_});
+    return result;
   }
 
  protected:
@@ -118,8 +121,9 @@ class Int4Matrix : public ScaledMatrix {
     if (row != 0 || column != 0) return;
     const TensorEntry& shape = *entries[2];
     const int64_t rows = whole_number(shape, 0), columns = whole_number(shape, 1);
-    E31_CHECK(rows == rows_ && columns == columns_, kCheckpoint, source_, ": tensor ", quote(shape.name), " holds [",
-              rows, ", ", columns, "], but config.json asks for [", rows_, ", ", columns_, "]");
+    E31_CHECK(rows == rows_ && columns == columns_, kCheckpoint, checkpoint_.directory(), ": tensor ",
+              quote(shape.name), " holds [", rows, ", ", columns, "], but config.json asks for [", rows_, ", ",
+              columns_, "]");
   }
   uint8_t code_at(const std::byte* codes, int64_t row, int64_t column) const override {
     const auto byte = std::to_integer<uint32_t>(codes[row * words_per_row() * 4 + column / 2]);
@@ -135,10 +139,9 @@ class Int4Matrix : public ScaledMatrix {
     return size == 4 ? int64_t{static_cast<int32_t>(value)} : static_cast<int64_t>(value);
   }
 
-  std::string shape_dtype_, source_;
+  const char* shape_dtype_;
+  const Checkpoint& checkpoint_;
 };
-
-}  // namespace
 
 bool is_quantised(const CanonicalNames& names, const QuantisedFormat& format, const std::string& name) {
   const auto has = [&](const char* suffix) { return names.find(name + suffix) != nullptr; };
@@ -147,17 +150,25 @@ bool is_quantised(const CanonicalNames& names, const QuantisedFormat& format, co
   return has(kFp8Scale) || (weight != nullptr && weight->dtype_name == "F8_E4M3");
 }
 
-std::shared_ptr<const StoredMatrix> stored_matrix(const CanonicalNames& names,
-                                                  const std::optional<QuantisedFormat>& format, const std::string& name,
-                                                  int64_t rows, int64_t columns) {
-  if (!format || !is_quantised(names, *format, name)) return std::make_shared<PlainMatrix>(name, rows, columns);
-  if (format->kind == QuantisedFormat::Kind::kFp8Blocks) {
-    return std::make_shared<Fp8Matrix>(name, rows, columns, *format);
+}  // namespace
+
+std::shared_ptr<const StoredMatrix> quantised_matrix(const CanonicalNames& names, const QuantisedFormat& format,
+                                                     const std::string& name, int64_t rows, int64_t columns) {
+  if (!is_quantised(names, format, name)) return nullptr;
+  if (format.kind == QuantisedFormat::Kind::kFp8Blocks) {
+    return std::make_shared<Fp8Matrix>(name, rows, columns, format);
   }
   const TensorEntry* shape = names.find(name + kShape);
   const bool is_short = shape != nullptr && shape->dtype_name == "I32";  // both occur in published files
-  return std::make_shared<Int4Matrix>(name, rows, columns, *format, is_short ? "I32" : "I64",
-                                      names.checkpoint().directory());
+  return std::make_shared<Int4Matrix>(name, rows, columns, format, is_short ? "I32" : "I64", names.checkpoint());
+}
+
+std::shared_ptr<const StoredMatrix> stored_matrix(const CanonicalNames& names,
+                                                  const std::optional<QuantisedFormat>& format, const std::string& name,
+                                                  int64_t rows, int64_t columns) {
+  auto quantised = format ? quantised_matrix(names, *format, name, rows, columns) : nullptr;
+  if (quantised) return quantised;
+  return std::make_shared<PlainMatrix>(name, rows, columns);
 }
 
 void MatrixPart::read(std::span<const TensorEntry* const> entries, int64_t first_row, int64_t num_rows,

@@ -32,7 +32,9 @@ class StoredMatrix {
 std::shared_ptr<const StoredMatrix> stored_matrix(const CanonicalNames& names,
                                                   const std::optional<QuantisedFormat>& format, const std::string& name,
                                                   int64_t rows, int64_t columns);
-bool is_quantised(const CanonicalNames& names, const QuantisedFormat& format, const std::string& name);
+// The same; null for a matrix that is not quantised.
+std::shared_ptr<const StoredMatrix> quantised_matrix(const CanonicalNames& names, const QuantisedFormat& format,
+                                                     const std::string& name, int64_t rows, int64_t columns);
 
 // A part of a stored matrix, as it is or transposed.
 class MatrixPart : public RowSource {

@@ -68,17 +68,6 @@ WeightLoader::WeightLoader(const CanonicalNames& names, DType dtype, Device& dev
       quantised_(quantised),
       layout_(device.kind() == DeviceKind::kCpu ? WeightLayout::kPanels : WeightLayout::kRowMajor) {}
 
-// Not quantised unless all parts have one form and this device kernels for it.
-WeightForm WeightLoader::common_form(const std::vector<TensorPart>& parts) const {
-  WeightForm form;
-  for (const TensorPart& part : parts) {
-    const WeightForm own = part.source == nullptr ? WeightForm{} : part.source->form(entries_of(part));
-    if (&part == &parts.front()) form = own;
-    if (own != form) return {};
-  }
-  return form.is_quantised() && has_kernels(form, layout_) ? form : WeightForm{};
-}
-
 void WeightLoader::add_matrices(std::vector<PackedWeight>& destinations,
                                 const std::function<std::vector<TensorPart>(int64_t)>& parts_of, int64_t columns) {
   const size_t first = matrices_.size();
@@ -96,11 +85,20 @@ void WeightLoader::add_matrix(PackedWeight& destination, std::vector<TensorPart>
                               Storage storage) {
   if (quantised_) {
     for (TensorPart& part : parts) {
-      if (part.source != nullptr || !is_quantised(names_, *quantised_, part.name)) continue;
-      part.source = std::make_shared<MatrixPart>(matrix(part.name, part.rows, columns), MatrixPart::Layout{0, columns});
+      if (part.source != nullptr) continue;
+      const auto stored = quantised_matrix(names_, *quantised_, part.name, part.rows, columns);
+      if (stored) part.source = std::make_shared<MatrixPart>(stored, MatrixPart::Layout{0, columns});
     }
   }
-  const WeightForm form = storage == Storage::kAsStored ? common_form(parts) : WeightForm{};
+  WeightForm form;  // not quantised unless all parts have one form and this device kernels for it
+  bool as_stored = storage == Storage::kAsStored;
+  for (const TensorPart& part : parts) {
+    const auto entries = want(part, {part.rows, columns}, wanted_of_matrices_);
+    const WeightForm own = part.source == nullptr ? WeightForm{} : part.source->form(entries);
+    if (&part == &parts.front()) form = own;
+    as_stored = as_stored && own == form;
+  }
+  if (!as_stored || !form.is_quantised() || !has_kernels(form, layout_)) form = {};
   matrices_.push_back({&destination, std::move(parts), columns, form});
 }
 
@@ -109,6 +107,7 @@ std::shared_ptr<const StoredMatrix> WeightLoader::matrix(const std::string& name
 }
 
 void WeightLoader::add_vector(Vector& destination, std::vector<TensorPart> parts) {
+  for (const TensorPart& part : parts) want(part, {part.rows}, wanted_of_vectors_);
   vectors_.push_back({&destination, std::move(parts)});
 }
 
@@ -121,43 +120,57 @@ void WeightLoader::for_each_part(const std::function<void(const WeightPart&)>& v
   }
 }
 
-void WeightLoader::for_each_tensor(const std::function<void(const RowSource::Tensor&)>& visit) const {
-  const auto visit_part = [&](const TensorPart& part, const std::vector<int64_t>& shape) {
-    if (part.source == nullptr) return visit({part.name, shape});
-    for (const RowSource::Tensor& tensor : part.source->tensors()) visit(tensor);
-  };
-  for (const MatrixPlan& plan : matrices_) {
-    for (const TensorPart& part : plan.parts) visit_part(part, {part.rows, plan.columns});
+std::vector<const TensorEntry*> WeightLoader::want(const TensorPart& part, const std::vector<int64_t>& shape,
+                                                   std::vector<WantedTensor>& wanted) const {
+  const size_t first = wanted.size();
+  if (part.source == nullptr) {
+    wanted.push_back({{part.name, shape}, names_.find(part.name)});
+  } else {
+    for (RowSource::Tensor& tensor : part.source->tensors()) {
+      const TensorEntry* entry = names_.find(tensor.name);
+      wanted.push_back({std::move(tensor), entry});
+    }
   }
-  for (const VectorPlan& plan : vectors_) {
-    for (const TensorPart& part : plan.parts) visit_part(part, {part.rows});
+  std::vector<const TensorEntry*> entries;
+  for (size_t i = first; i < wanted.size(); ++i) entries.push_back(wanted[i].entry);
+  return entries;
+}
+
+void WeightLoader::for_each_wanted(const std::function<void(const WantedTensor&)>& visit) const {
+  for (const auto* wanted : {&wanted_of_matrices_, &wanted_of_vectors_}) {
+    for (const WantedTensor& one : *wanted) visit(one);
   }
 }
 
 void WeightLoader::check_shapes() const {
-  for_each_tensor([&](const RowSource::Tensor& tensor) {
-    const TensorEntry* entry = names_.find(tensor.name);
-    if (entry != nullptr) check_entry(*entry, tensor, names_.checkpoint().directory());
+  for_each_wanted([&](const WantedTensor& one) {
+    if (one.entry != nullptr) check_entry(*one.entry, one.tensor, names_.checkpoint().directory());
   });
 }
 
 void WeightLoader::check_missing() const {
   std::vector<std::string> missing;
   std::set<std::string> seen;
-  for_each_tensor([&](const RowSource::Tensor& tensor) {
-    if (names_.find(tensor.name) == nullptr && seen.insert(tensor.name).second) missing.push_back(tensor.name);
+  for_each_wanted([&](const WantedTensor& one) {
+    if (one.entry == nullptr && seen.insert(one.tensor.name).second) missing.push_back(one.tensor.name);
   });
   E31_CHECK(missing.empty(), kCheckpoint, names_.checkpoint().directory(), " lacks the tensor(s) ", list_names(missing),
             " (with or without the prefix \"model.\"); it is incomplete, or config.json is that of another model");
 }
 
 void WeightLoader::check_unused() const {
-  std::set<std::string> wanted;
-  for_each_tensor([&](const RowSource::Tensor& tensor) { wanted.insert(tensor.name); });
+  std::vector<const TensorEntry*> used;
+  for_each_wanted([&](const WantedTensor& one) {
+    if (one.entry != nullptr) used.push_back(one.entry);
+  });
+  std::ranges::sort(used);
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  if (used.size() == names_.tensors().size()) return;
   std::vector<std::string> unused;
   for (const auto& [name, entry] : names_.tensors()) {
-    if (!wanted.contains(name)) unused.push_back(entry->name);
+    if (!std::ranges::binary_search(used, entry)) unused.push_back(entry->name);
   }
+  std::sort(unused.begin(), unused.end());
   E31_CHECK(unused.empty(), kCheckpoint, names_.checkpoint().directory(),
             " has tensor(s) that config.json does not ask for: ", list_names(unused),
             "; the model has a part that would be ignored, so it is refused");

@@ -5,12 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "model/checkpoint.h"
@@ -21,22 +23,26 @@ namespace eagle31rt {
 // The tensors of a checkpoint under canonical names.
 class CanonicalNames {
  public:
-  // canonical: name in the file -> canonical name, or "" for a tensor to ignore. Two tensors with one canonical name
-  // are an Error(kCheckpoint).
-  CanonicalNames(const Checkpoint& checkpoint, const std::function<std::string(const std::string&)>& canonical);
+  // canonical: name in the file -> canonical name, or "" for a tensor to ignore; a part of that name, or of the second
+  // argument after writing to it. Two tensors with one canonical name are an Error(kCheckpoint).
+  CanonicalNames(const Checkpoint& checkpoint,
+                 const std::function<std::string_view(const std::string&, std::string&)>& canonical);
+
+  CanonicalNames(const CanonicalNames&) = delete;  // its names lie in place
 
   const TensorEntry* find(const std::string& name) const;  // nullptr if absent
   const TensorEntry* find_containing(const std::string& part) const;
   void erase(const std::string& name) { tensors_.erase(name); }  // a tensor that was dealt with
   const Checkpoint& checkpoint() const { return checkpoint_; }
-  const std::map<std::string, const TensorEntry*>& tensors() const { return tensors_; }
+  const std::unordered_map<std::string_view, const TensorEntry*>& tensors() const { return tensors_; }
 
  private:
   const Checkpoint& checkpoint_;
-  std::map<std::string, const TensorEntry*> tensors_;
+  std::deque<std::string> written_;  // names that are no part of the file's
+  std::unordered_map<std::string_view, const TensorEntry*> tensors_;
 };
 
-std::string strip_model_prefix(const std::string& name);
+std::string_view strip_model_prefix(std::string_view name);
 
 // Rows that no tensor of the file holds as they are: a slice, a transpose, a quantised format. Made when they are
 // packed, a panel at a time, so that the file's own form is all that is ever held beside the packed weights.
@@ -110,9 +116,15 @@ class WeightLoader {
     std::vector<TensorPart> parts;
   };
 
-  void for_each_tensor(const std::function<void(const RowSource::Tensor&)>& visit) const;
-  WeightForm common_form(const std::vector<TensorPart>& parts) const;
+  struct WantedTensor {
+    RowSource::Tensor tensor;
+    const TensorEntry* entry;  // null: the checkpoint lacks it
+  };
   size_t bytes_of(const MatrixPlan& plan, int64_t num_rows) const;
+  // Looks the tensors of a part up, once for all checks: a model of 10^5 tensors is checked in a second.
+  std::vector<const TensorEntry*> want(const TensorPart& part, const std::vector<int64_t>& shape,
+                                       std::vector<WantedTensor>& wanted) const;
+  void for_each_wanted(const std::function<void(const WantedTensor&)>& visit) const;
   void allocate_matrices() const;
   std::vector<const TensorEntry*> entries_of(const TensorPart& part) const;
   int64_t write_rows(PackedWeight& destination, int64_t row, const TensorPart& part, int64_t first, int64_t count,
@@ -129,6 +141,7 @@ class WeightLoader {
   WeightLayout layout_;
   std::vector<MatrixPlan> matrices_;
   std::vector<VectorPlan> vectors_;
+  std::vector<WantedTensor> wanted_of_matrices_, wanted_of_vectors_;
 };
 
 struct LayerTensors {

@@ -18,7 +18,7 @@ constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kEmbedding = "embed_tokens.weight";
 
 // "layers.61.mlp..." is of the layers for multi-token prediction, which follow the decoder's own.
-bool is_next_token_layer(const std::string& name, const DecoderConfig& config) {
+bool is_next_token_layer(std::string_view name, const DecoderConfig& config) {
   constexpr std::string_view kLayers = "layers.";
   if (config.num_next_token_layers == 0 || !name.starts_with(kLayers)) return false;
   int32_t index = 0;
@@ -28,18 +28,20 @@ bool is_next_token_layer(const std::string& name, const DecoderConfig& config) {
          index < config.num_layers + config.num_next_token_layers;
 }
 
-std::string canonical_name(const std::string& name, const DecoderConfig& config) {
+std::string_view canonical_name(const std::string& name, const DecoderConfig& config) {
   const auto is_ignored = [&](const std::string& prefix) { return name.starts_with(prefix); };
   if (std::any_of(config.ignored_prefixes.begin(), config.ignored_prefixes.end(), is_ignored)) return "";
   // Old llama checkpoints store the rope frequencies, which config.json determines.
   if (name.ends_with("rotary_emb.inv_freq")) return "";
-  const bool prefixed = name.starts_with(config.tensor_prefix);
-  const std::string stripped = strip_model_prefix(prefixed ? name.substr(config.tensor_prefix.size()) : name);
+  std::string_view stripped = name;
+  if (stripped.starts_with(config.tensor_prefix)) stripped.remove_prefix(config.tensor_prefix.size());
+  stripped = strip_model_prefix(stripped);
   return is_next_token_layer(stripped, config) ? "" : stripped;
 }
 
 CanonicalNames decoder_names(const Checkpoint& checkpoint, const DecoderConfig& config) {
-  return CanonicalNames(checkpoint, [&](const std::string& name) { return canonical_name(name, config); });
+  return CanonicalNames(checkpoint,
+                        [&](const std::string& name, std::string&) { return canonical_name(name, config); });
 }
 
 // A tied checkpoint may repeat its embedding as lm_head; a different one would be ignored silently.

@@ -194,11 +194,13 @@ class FeatureExtractor:
 
 # What csrc/model/memory_plan.h says, from configs and headers. max_model_len 0: the model's. target and draft: for each
 # size, weights (bytes by kind), weight_bytes, kv_bytes_per_token, activation_bytes; besides target_file_bytes,
-# draft_file_bytes, dtype, kv_cache_dtype, max_model_len, vocab_size.
+# draft_file_bytes, dtype, kv_cache_dtype, max_model_len, vocab_size, sizes (planned) and left_out (size -> why; empty
+# unless leave_out, without which such a size raises InvalidArgumentError).
 def plan_memory(
     target: str,
     draft: str,
     tensor_parallel_sizes: list[int],
+    leave_out: bool,
     max_model_len: int,
     num_rows: int,
     dtype: str,

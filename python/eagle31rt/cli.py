@@ -81,7 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_train_arguments(commands.add_parser("train", help="train an EAGLE-3 or EAGLE-3.1 draft for a target"))
     convert = commands.add_parser("convert", help="pytorch_model.bin (nothing in it is run) or GGUF to safetensors")
     convert.add_argument("--input", required=True, metavar="PATH", help="folder with pytorch_model.bin, or .gguf file")
-    convert.add_argument("--output", required=True, metavar="DIR", help="directory for model.safetensors")
+    convert.add_argument("--output", required=True, metavar="DIR", help="new folder for model.safetensors")
     _add_plan(commands.add_parser("plan", help="memory by kind on 1, 2, 4 or 8 devices, from configs and headers"))
     env = commands.add_parser("env", help="version, instruction sets, threads, CUDA, environment variables, cache")
     env.add_argument("--json", action="store_true", help="print one JSON line")
@@ -97,9 +97,11 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help="directory with config.json and safetensors files")
-    parser.add_argument("--draft", metavar="DIR", help="directory of an EAGLE-3 or EAGLE-3.1 draft")
-    parser.add_argument("--tensor-parallel-size", type=int, choices=(1, 2, 4, 8), help="default: all of them")
+    parser.add_argument("target", metavar="TARGET", help="directory or hub id of the target")
+    parser.add_argument(
+        "--draft", metavar="DIR", help="directory, GGUF file or hub id of an EAGLE-3 or EAGLE-3.1 draft"
+    )
+    parser.add_argument("--tensor-parallel-size", type=int, choices=(1, 2, 4, 8), help="default: all that divide it")
     parser.add_argument("--max-model-len", type=int, metavar="N", help="default: the model's")
     parser.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="default 64")
     parser.add_argument("--max-num-batched-tokens", type=int, default=512, metavar="N", help="default 512")

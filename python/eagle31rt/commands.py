@@ -98,15 +98,18 @@ def run_check(arguments: argparse.Namespace) -> int:
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
-    from eagle31rt.memory_plan import SIZES, PlanSettings, plan_memory, print_plan
+    from eagle31rt.draft_source import draft_directory
+    from eagle31rt.memory_plan import PlanSettings, plan_memory, print_plan
+    from eagle31rt.model_source import model_directory
 
     names = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_speculative_tokens", "dtype")
     settings = PlanSettings(
         **{name: getattr(arguments, name) for name in names}, kv_cache_dtype=arguments.kv_cache_dtype
     )
-    sizes = SIZES if arguments.tensor_parallel_size is None else (arguments.tensor_parallel_size,)
-    draft = None if arguments.draft is None else Path(arguments.draft)
-    plan = plan_memory(Path(arguments.target), draft, settings, sizes)
+    size = arguments.tensor_parallel_size
+    target = model_directory(arguments.target, "TARGET")
+    draft = None if arguments.draft is None else draft_directory(arguments.draft, "--draft")
+    plan = plan_memory(target, draft, settings, None if size is None else (size,))
     if arguments.json:
         print(json.dumps(plan))
     else:
@@ -243,20 +246,9 @@ def _print_stream(pieces: Iterator[StreamPiece]) -> RequestOutput:
 
 
 def run_convert(arguments: argparse.Namespace) -> int:
-    source, output = Path(arguments.input), Path(arguments.output)
-    if source.is_file():
-        from eagle31rt.gguf_draft import convert_gguf_file
+    from eagle31rt.convert_command import convert
 
-        if (output / "model.safetensors").exists():
-            raise InvalidArgumentError(f"--output {output} holds model.safetensors already; give another folder")
-        output.mkdir(parents=True, exist_ok=True)
-        convert_gguf_file(source, output, lambda done, total: None)
-        print(f"{source} written to {output}")
-        return 0
-    from eagle31rt.torch_checkpoint import convert_torch_checkpoint
-
-    count = convert_torch_checkpoint(source, output)
-    print(f"{count} tensors written to {output}")
+    print(convert(Path(arguments.input), Path(arguments.output)))
     return 0
 
 

@@ -159,7 +159,7 @@ def _revision(value: Any) -> str | None:
 
 def _capture_layers(value: Any) -> list[int]:
     valid = isinstance(value, (list, tuple)) and 1 <= len(value) <= _MAX_CAPTURED_LAYERS
-    if not valid or not all(_is_integer(layer) and layer >= 0 for layer in value):
+    if not valid or not all(_is_integer(layer) and 0 <= layer < 2**31 for layer in value):
         raise InvalidArgumentError(
             _message("capture_layers", f"a list of 1 to {_MAX_CAPTURED_LAYERS} layer ids", value)
         )

@@ -42,8 +42,17 @@ def is_complete(directory: Path) -> bool:
     try:
         sizes: dict[str, int] = json.loads((directory / _MANIFEST).read_text(encoding="utf-8"))["file_bytes"]
         return all((directory / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
+
+
+def conversion_source(directory: Path) -> str | None:
+    """What `directory` was made from; None for a folder that is not of the cache."""
+    try:
+        source = json.loads((directory / _MANIFEST).read_text(encoding="utf-8"))["source"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return source if isinstance(source, str) else None
 
 
 @contextmanager

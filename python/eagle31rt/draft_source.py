@@ -10,8 +10,10 @@ from pathlib import Path
 
 from eagle31rt.conversion_cache import cached_directory
 from eagle31rt.environment import cache_folder
-from eagle31rt.model_source import cache_name, converted_gguf, model_directory
+from eagle31rt.errors import CheckpointError
+from eagle31rt.model_source import PICKLED_WEIGHTS, cache_name, converted_gguf, model_directory
 
+_GGUF_FILES = "*.gguf"
 _TORCH_VERSION = 1  # raise it when the conversion changes: older results are then not used
 
 
@@ -20,14 +22,19 @@ def draft_directory(draft: str | os.PathLike[str], argument: str, revision: str 
 
     Raises what model_directory does, and CheckpointError or UnsupportedError for a file that cannot be converted.
     """
-    directory = model_directory(draft, argument, revision)
+    directory = model_directory(draft, argument, revision, (PICKLED_WEIGHTS, _GGUF_FILES))
     if any(directory.glob("*.safetensors")):
         return directory
-    gguf_files = sorted(directory.glob("*.gguf"))
+    gguf_files = sorted(directory.glob(_GGUF_FILES))
     if len(gguf_files) == 1:
         return converted_gguf(gguf_files[0], argument)
-    pickles = sorted(directory.glob("pytorch_model*.bin"))
-    return _converted_torch(directory, pickles) if pickles else directory
+    pickles = sorted(directory.glob(PICKLED_WEIGHTS))
+    if pickles:
+        return _converted_torch(directory, pickles)
+    if gguf_files:
+        names = ", ".join(file.name for file in gguf_files)
+        raise CheckpointError(f"{argument}: {directory} holds several GGUF files; give one of them: {names}"[:500])
+    return directory
 
 
 def _converted_torch(directory: Path, pickles: list[Path]) -> Path:

@@ -16,7 +16,8 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from eagle31rt.errors import CheckpointError, Eagle31rtError, UnsupportedError
+from eagle31rt.errors import CheckpointError
+from eagle31rt.gguf_file import gguf_errors, open_gguf
 from eagle31rt.gguf_rope import ROPE_FREQUENCIES, rope_config
 from eagle31rt.safetensors_writer import RawTensor, bfloat16_tensor, save_safetensors
 
@@ -37,7 +38,6 @@ _LAYER_NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 _LAYER_PATTERN = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
-_MAX_MESSAGE = 500
 _CONTROL_TOKEN = 3  # llama.cpp's token type of special tokens
 
 Metadata = dict[str, Any]
@@ -49,22 +49,20 @@ def convert_gguf(source: Path, directory: Path, on_tensor: Callable[[int, int], 
     Raises CheckpointError if the file is damaged or is not a llama-family model with a byte-level BPE tokenizer, and
     UnsupportedError for a quantisation that the gguf library does not read.
     """
-    try:
-        _convert(gguf.GGUFReader(source), directory, on_tensor, source.name)
-    except NotImplementedError as error:
-        raise UnsupportedError(f"{source.name}: {error}"[:_MAX_MESSAGE]) from error
-    except KeyError as error:
-        raise CheckpointError(f"{source.name} lacks the metadata key {error}") from error
-    except (ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:  # of the reader, on damaged files
-        if isinstance(error, Eagle31rtError):
-            raise
-        raise CheckpointError(f"{source.name} is damaged: {error}"[:_MAX_MESSAGE]) from error
+    with gguf_errors(source):
+        metadata, reader = open_gguf(source)
+        _convert(metadata, reader, directory, on_tensor, source)
 
 
-def _convert(reader: gguf.GGUFReader, directory: Path, on_tensor: Callable[[int, int], None], name: str) -> None:
-    metadata: Metadata = {key: field.contents() for key, field in reader.fields.items()}
+def _convert(
+    metadata: Metadata,
+    reader: gguf.GGUFReader,
+    directory: Path,
+    on_tensor: Callable[[int, int], None],
+    source: Path,
+) -> None:
     if metadata.get("general.architecture") != "llama" or metadata.get("tokenizer.ggml.model") != "gpt2":
-        raise CheckpointError(f"{name}: only llama models with a gpt2 (byte-level BPE) tokenizer can be converted")
+        raise CheckpointError(f"{source}: only llama models with a gpt2 (byte-level BPE) tokenizer can be converted")
     tensors: dict[str, RawTensor] = {}
     frequencies: npt.NDArray[np.float32] | None = None
     for index, tensor in enumerate(reader.tensors):
@@ -75,7 +73,7 @@ def _convert(reader: gguf.GGUFReader, directory: Path, on_tensor: Callable[[int,
         on_tensor(index + 1, len(reader.tensors))
     save_safetensors(directory / "model.safetensors", dict(sorted(tensors.items())))
     config = model_config(metadata, tied="lm_head.weight" not in tensors)
-    config |= rope_config(name, metadata, config["head_dim"], frequencies)
+    config |= rope_config(source, metadata, config["head_dim"], frequencies)
     _write_json(directory / "config.json", config)
     _write_json(directory / "generation_config.json", _special_ids(metadata))
     write_tokenizer(metadata, directory)

@@ -17,8 +17,9 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from eagle31rt.errors import CheckpointError, Eagle31rtError, UnsupportedError
+from eagle31rt.errors import CheckpointError, UnsupportedError
 from eagle31rt.gguf_conversion import convert_gguf, unpermuted
+from eagle31rt.gguf_file import gguf_architecture, gguf_errors, open_gguf
 from eagle31rt.gguf_rope import ROPE_FREQUENCIES, rope_config
 from eagle31rt.safetensors_writer import RawTensor, bfloat16_tensor, save_safetensors
 
@@ -58,7 +59,6 @@ _STORED = {
 }
 _DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _INTEGERS = (gguf.GGMLQuantizationType.I64, gguf.GGMLQuantizationType.I32)
-_MAX_MESSAGE = 500
 _SURE_OF_NEIGHBOURS = 64  # see target_offsets
 
 
@@ -78,20 +78,17 @@ class _Metadata:
             raise CheckpointError(f"{self.source}: key {ARCHITECTURE}.{key} is {value!r}, not a positive integer")
         return int(value)
 
+    def boolean(self, key: str) -> bool:
+        value = self.get(key, False)
+        if not isinstance(value, bool):
+            raise CheckpointError(f"{self.source}: key {ARCHITECTURE}.{key} is {value!r}, not true or false")
+        return value
+
 
 def convert_gguf_file(source: Path, directory: Path, on_tensor: Callable[[int, int], None]) -> None:
     """Writes the draft or else the llama model in `source` to the existing `directory`. Raises as those two do."""
-    convert = convert_gguf_draft if is_gguf_draft(source) else convert_gguf
+    convert = convert_gguf_draft if gguf_architecture(source) == ARCHITECTURE else convert_gguf
     convert(source, directory, on_tensor)
-
-
-def is_gguf_draft(source: Path) -> bool:
-    """Whether the file says that it holds a draft; False for one that cannot be read."""
-    try:
-        field = gguf.GGUFReader(source).fields.get("general.architecture")
-        return field is not None and field.contents() == ARCHITECTURE
-    except Exception:  # the reader raises whatever a broken file leads it to
-        return False
 
 
 def convert_gguf_draft(source: Path, directory: Path, on_tensor: Callable[[int, int], None] | None = None) -> None:
@@ -100,14 +97,8 @@ def convert_gguf_draft(source: Path, directory: Path, on_tensor: Callable[[int, 
     Raises CheckpointError for a broken file and UnsupportedError for what no draft of this version has, each with the
     name of the file and of the tensor or key.
     """
-    try:
+    with gguf_errors(source):
         _convert(source, directory, on_tensor)
-    except Eagle31rtError:  # some are also the standard errors below
-        raise
-    except NotImplementedError as error:
-        raise UnsupportedError(f"{source}: {error}"[:_MAX_MESSAGE]) from error
-    except (ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError) as error:  # of a damaged file
-        raise CheckpointError(f"{source} is damaged: {error}"[:_MAX_MESSAGE]) from error
 
 
 def _convert(source: Path, directory: Path, on_tensor: Callable[[int, int], None] | None) -> None:
@@ -134,11 +125,7 @@ def _convert(source: Path, directory: Path, on_tensor: Callable[[int, int], None
 
 
 def _open(source: Path) -> tuple[_Metadata, gguf.GGUFReader]:
-    try:
-        reader = gguf.GGUFReader(source)
-        values = {name: field.contents() for name, field in reader.fields.items()}
-    except Exception as error:  # the reader raises whatever a broken file leads it to
-        raise CheckpointError(f"{source} is no readable GGUF file: {type(error).__name__}: {error}") from error
+    values, reader = open_gguf(source)
     architecture = values.get("general.architecture")
     if architecture != ARCHITECTURE:
         raise UnsupportedError(
@@ -215,11 +202,13 @@ def draft_config(
         **rope_config(metadata.source, metadata.values, head_dim, frequencies),
     }
     for switch in ("norm_before_residual", "fc_norm", "norm_output"):
-        config[switch] = bool(metadata.get(switch, False))
+        config[switch] = metadata.boolean(switch)
     layers = metadata.get("extract_layers")
-    if not isinstance(layers, list):
-        raise CheckpointError(f"{metadata.source}: key {ARCHITECTURE}.extract_layers is {layers!r}, not a list")
-    config["eagle_aux_hidden_state_layer_ids"] = [int(layer) for layer in layers]
+    if not isinstance(layers, list) or not all(type(layer) is int for layer in layers):
+        raise CheckpointError(
+            f"{metadata.source}: key {ARCHITECTURE}.extract_layers is {layers!r}, no list of integers"
+        )
+    config["eagle_aux_hidden_state_layer_ids"] = layers
     return config
 
 

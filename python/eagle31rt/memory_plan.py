@@ -19,6 +19,7 @@ from eagle31rt.sampling_params import MAX_SPECULATIVE_TOKENS
 
 SIZES = (1, 2, 4, 8)
 _FLOAT_BYTES = 4
+_MAX_SETTING = 2**31 - 1  # an int32 of the core
 
 
 @dataclass(frozen=True)
@@ -35,27 +36,29 @@ class PlanSettings:
 
 
 def plan_memory(
-    target: Path, draft: Path | None, settings: PlanSettings, sizes: Sequence[int] = SIZES
+    target: Path, draft: Path | None, settings: PlanSettings, sizes: Sequence[int] | None = None
 ) -> dict[str, Any]:
     """Bytes by kind for each size of tensor parallelism, as `eagle31rt plan --json` prints them.
 
+    sizes: None for those of SIZES that divide target and draft; `left_out` names the others and why.
+
     Raises what loading says of configs and headers, and InvalidArgumentError for a size that does not divide the model.
     """
-    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
-        if getattr(settings, name) < 1:
-            raise InvalidArgumentError(f"{name} is {getattr(settings, name)}; give 1 or more")
+    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"):
+        value = getattr(settings, name)
+        if not (1 <= value <= _MAX_SETTING if value is not None else name == "max_model_len"):
+            raise InvalidArgumentError(f"{name} is {value}; give 1 to {_MAX_SETTING}")
     if not 0 <= settings.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
         raise InvalidArgumentError(
             f"num_speculative_tokens is {settings.num_speculative_tokens}; give 0 to {MAX_SPECULATIVE_TOKENS}"
         )
-    if settings.max_model_len is not None and settings.max_model_len < 1:
-        raise InvalidArgumentError(f"max_model_len is {settings.max_model_len}; give 1 or more")
     rows_per_sequence = 1 + (settings.num_speculative_tokens if draft is not None else 0)
     logit_rows = settings.max_num_seqs * rows_per_sequence
     core = _core.plan_memory(
         str(target),
         str(draft or ""),
-        list(sizes),
+        list(SIZES if sizes is None else sizes),
+        sizes is None,
         settings.max_model_len or 0,
         settings.max_num_batched_tokens + logit_rows,
         settings.dtype,
@@ -63,7 +66,8 @@ def plan_memory(
     )
     pages = -(-core["max_model_len"] // settings.block_size)
     tokens = settings.max_num_seqs * pages * settings.block_size
-    drafts = core["draft"] or [None] * len(sizes)
+    planned = core["sizes"]
+    drafts = core["draft"] or [None] * len(planned)
     logits = logit_rows * core["vocab_size"] * _FLOAT_BYTES
     return {
         "target": str(target),
@@ -77,8 +81,9 @@ def plan_memory(
         "draft_file_bytes": core["draft_file_bytes"],
         "ranks": [
             _rank(size, model, drafted, tokens, logits)
-            for size, model, drafted in zip(sizes, core["target"], drafts, strict=True)
+            for size, model, drafted in zip(planned, core["target"], drafts, strict=True)
         ],
+        "left_out": {str(size): reason for size, reason in core["left_out"].items()},
     }
 
 
@@ -133,6 +138,8 @@ def print_plan(plan: dict[str, Any], console: Console) -> None:
     ):
         table.add_row(title, *[_size(rank[key]) for rank in ranks], style="bold" if key == "total_bytes" else "")
     console.print(table)
+    for size, reason in plan["left_out"].items():
+        console.print(f"TP {size} is left out: {reason}", markup=False)
     if any(rank["tensor_parallel_size"] > 1 for rank in ranks):
         console.print("This version runs a model on one device; TP 2 and more are plans.")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -26,11 +27,18 @@ _GGUF_MAGIC = b"GGUF"
 _GGUF_VERSION = 2  # raise it when the conversion changes: older results are then not used
 # Everything that a model is read from lies at the top; folders below hold other formats of it ("original/", "metal/").
 _FILES = ("*.json", "*.jinja", "*.model", "*.safetensors")
-_PICKLED_WEIGHTS = "pytorch_model*.bin"
+PICKLED_WEIGHTS = "pytorch_model*.bin"
 
 
-def model_directory(model: str | os.PathLike[str], argument: str, revision: str | None = None) -> Path:
+def model_directory(
+    model: str | os.PathLike[str],
+    argument: str,
+    revision: str | None = None,
+    other_weights: Sequence[str] = (PICKLED_WEIGHTS,),
+) -> Path:
     """The directory with the files of `model`. `argument` names it in errors; `revision` is of a hub id only.
+
+    other_weights: patterns of what to fetch from the hub, in turn, if a model has no safetensors.
 
     Raises InvalidArgumentError for what is no reference, CheckpointError for what is not there or no model, and
     ResourceError if the hub cannot be reached or the disk is full.
@@ -38,6 +46,7 @@ def model_directory(model: str | os.PathLike[str], argument: str, revision: str 
     if not isinstance(model, (str, os.PathLike)) or not str(model):
         raise InvalidArgumentError(f"{argument} must be a model directory, a .gguf file or a hub id, got {model!r}")
     try:
+        str(model).encode()  # the core takes UTF-8
         path = Path(model).expanduser()
         is_directory, exists = path.is_dir(), path.exists()
     except (OSError, RuntimeError, ValueError) as error:  # too long a name, no such home, no right to look
@@ -47,7 +56,7 @@ def model_directory(model: str | os.PathLike[str], argument: str, revision: str 
     if exists:
         return path if is_directory else converted_gguf(path, argument)
     if isinstance(model, str) and _HUB_ID.fullmatch(model):
-        return _from_hub(model, argument, revision)
+        return _from_hub(model, argument, revision, other_weights)
     raise CheckpointError(
         f"{argument}: there is no directory {str(model)!r:.400}; give a model directory, a .gguf file or a hub id "
         "(OWNER/NAME)"
@@ -82,7 +91,8 @@ def converted_gguf(path: Path, argument: str) -> Path:
     def build(_work: Path, output: Path) -> None:
         from eagle31rt.gguf_draft import convert_gguf_file  # loads numpy and gguf: only for a conversion
 
-        with Progress(console=Console(stderr=True), transient=True) as progress:
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task(f"Converting {path.name}", total=None)
             convert_gguf_file(path, output, lambda done, total: progress.update(task, completed=done, total=total))
 
@@ -90,7 +100,7 @@ def converted_gguf(path: Path, argument: str) -> Path:
     return target
 
 
-def _from_hub(model_id: str, argument: str, revision: str | None) -> Path:
+def _from_hub(model_id: str, argument: str, revision: str | None, other_weights: Sequence[str]) -> Path:
     if revision is not None and not (isinstance(revision, str) and _REVISION.fullmatch(revision)):
         raise InvalidArgumentError(f"{argument}: revision must be a branch, a tag or a commit, got {shown(revision)}")
     from huggingface_hub import errors, snapshot_download
@@ -104,9 +114,15 @@ def _from_hub(model_id: str, argument: str, revision: str | None) -> Path:
 
     try:
         directory = fetch(*_FILES)
-        if not any(directory.glob("*.safetensors")):
-            directory = fetch(*_FILES, _PICKLED_WEIGHTS)
+        for pattern in other_weights:
+            if any(directory.glob("*.safetensors")):
+                break
+            directory = fetch(*_FILES, pattern)
+            if any(directory.glob(pattern)):
+                break
         return directory
+    except errors.HFValidationError as error:
+        raise CheckpointError(f"{argument}: {model_id!r} is neither on disk nor a hub id: {error}") from error
     except errors.GatedRepoError as error:
         raise CheckpointError(f"{argument}: {place} is gated: accept its terms on the hub and set HF_TOKEN") from error
     except errors.RevisionNotFoundError as error:

@@ -15,6 +15,7 @@ import numpy as np
 
 from eagle31rt.safetensors_writer import RawTensor
 from support.checkpoints import DraftSpec, TargetSpec, TinyCheckpoint, write_draft, write_target
+from support.deepseek import DeepseekSizes, latent_config
 from support.loading import rewrite
 from support.tensors import Array
 
@@ -123,6 +124,14 @@ BROKEN: dict[str, Broken] = {
     ),
     "quantised by its tensors": Broken("quantised-draft", "weight_scale", tensors(fc__weight_scale=np.ones(1))),
     "a sliding window": Broken("sliding-window", '"sliding_window" is 64', config(sliding_window=64)),
+    "a window of unknown layers": Broken(
+        "sliding-window", "add the list", config(sliding_window=64, use_sliding_window=True)
+    ),
+    "layers of chunks": Broken("sliding-window", '"chunked_attention"', config(layer_types=["chunked_attention"])),
+    "latent attention in the config only": Broken(
+        "architecture", 'belongs to the llama graph, .* remove q_lora_rank, kv_lora_rank',
+        config(model_type="deepseek_v3", num_key_value_heads=4, **latent_config(DeepseekSizes())),
+    ),
     "heads that do not divide": Broken("layer-sizes", "not a multiple of", config(num_key_value_heads=3)),
     "another vocabulary": Broken("vocabulary", '"vocab_size" is 95, but the target has 96', config(vocab_size=95)),
     "another width": Broken("hidden-size", '"target_hidden_size" is 64, but', config(target_hidden_size=64)),

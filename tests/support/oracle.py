@@ -126,11 +126,15 @@ class KvCache:
             self.key, self.value = self.key[:length], self.value[:length]
 
 
-def attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float) -> np.ndarray:
-    """The last n of m positions: query [n, h, d], keys [m, h, d], values [m, h, v] -> [n, h, v]."""
+def attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float, window: int = 0) -> np.ndarray:
+    """The last n of m positions: query [n, h, d], keys [m, h, d], values [m, h, v] -> [n, h, v].
+
+    window: positions that each sees, itself included; 0: all.
+    """
     n, m = len(query), len(keys)
     scores = np.einsum("qhd,khd->hqk", query, keys) * query.dtype.type(scale)
-    hidden = np.arange(m)[None, :] > m - n + np.arange(n)[:, None]
+    own = m - n + np.arange(n)[:, None]
+    hidden = (np.arange(m)[None, :] > own) | (np.arange(m)[None, :] <= own - (window or m))
     scores = np.where(hidden[None], -np.inf, scores)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
@@ -138,7 +142,9 @@ def attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float
 
 
 class Layer:
-    """Attention and MLP of one transformer layer; the norms around them are the caller's."""
+    """Attention and MLP of one transformer layer; the norms around them are the caller's. window: see attend."""
+
+    window = 0
 
     def __init__(self, config: dict, tensors: dict[str, np.ndarray], prefix: str, arithmetic: Arithmetic) -> None:
         self.tensors, self.prefix, self.arithmetic = tensors, prefix, arithmetic
@@ -170,7 +176,9 @@ class Layer:
         cache.append(round_to(key, self.arithmetic.kv_dtype), round_to(value, self.arithmetic.kv_dtype))
         group = self.num_heads // self.num_kv_heads
         keys, values = np.repeat(cache.key, group, axis=1), np.repeat(cache.value, group, axis=1)
-        context = attend(query, keys, values, self.head_dim**-0.5).reshape(n, self.num_heads * self.head_dim)
+        context = attend(query, keys, values, self.head_dim**-0.5, self.window).reshape(
+            n, self.num_heads * self.head_dim
+        )
         return self.project("self_attn.o_proj", context)
 
     def mlp(self, x: np.ndarray) -> np.ndarray:

@@ -79,6 +79,8 @@ class Draft:
         kind = LatentLayer if "kv_lora_rank" in self.config else Layer
         prefixes = [f"layers.{index}." for index in range(self.config.get("num_hidden_layers", 1))]
         self.layers = [kind(self.config, self.tensors, prefix, self.arithmetic) for prefix in prefixes]
+        for layer, layer_type in zip(self.layers, self.config.get("layer_types", []), strict=False):
+            layer.window = self.config["sliding_window"] if layer_type == "sliding_attention" else 0
         self.epsilon = self.config["rms_norm_eps"]
         self.embedding = self.tensors.get("embed_tokens.weight", target.embedding)
         self.head = self.tensors.get("lm_head.weight", target.head)

@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from eagle31rt.errors import InvalidArgumentError
+from eagle31rt.sampling_params import MAX_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
     from eagle31rt.doctor.report import Report
     from eagle31rt.llm import PromptInput
 
 _PROBED_LENGTH = 3
+_MAX_INTEGER = 2**31 - 1  # an int32 of the core
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("target", metavar="TARGET", help="directory or hub id of the target")
     add("draft", metavar="DRAFT", help="directory, GGUF file or hub id of the draft")
-    add("--max-model-len", type=int, default=0, metavar="N", help="length to serve (default: the target's)")
+    add("--max-model-len", type=int, metavar="N", help="length to serve (default: the target's)")
     add("--capture-layers", type=int, nargs="+", default=[], metavar="K", help="override: layers that have run")
     text = "override: what the ids of the file count (residual_index: layers that have run; layer_output: one less)"
     add("--layer-id-convention", default="", choices=["residual_index", "layer_output"], help=text)
@@ -48,6 +50,7 @@ def run(arguments: argparse.Namespace, read_prompts: Callable[[str], list[Prompt
 
     if arguments.prompts is not None and not arguments.probe:
         raise InvalidArgumentError("--prompts needs --probe")
+    _check_numbers(arguments)
     prompts = None if arguments.prompts is None else read_prompts(arguments.prompts)
     report = examine(
         model_directory(arguments.target, "TARGET"),
@@ -55,7 +58,7 @@ def run(arguments: argparse.Namespace, read_prompts: Callable[[str], list[Prompt
         capture_layers=arguments.capture_layers,
         layer_id_convention=arguments.layer_id_convention,
         feedback=arguments.feedback,
-        max_model_len=arguments.max_model_len,
+        max_model_len=arguments.max_model_len or 0,
         num_speculative_tokens=arguments.num_speculative_tokens or 0,
     )
     console = Console(highlight=False)
@@ -68,6 +71,19 @@ def run(arguments: argparse.Namespace, read_prompts: Callable[[str], list[Prompt
     if arguments.json:
         print(json.dumps(report.to_dict()))
     return 0 if report.loads else 1
+
+
+def _check_numbers(arguments: argparse.Namespace) -> None:
+    """What no pair could be served with is a wrong option; the rules speak about the pair."""
+    bounds: dict[str, tuple[int, int, list[int | None]]] = {
+        "--max-model-len": (1, _MAX_INTEGER, [arguments.max_model_len]),
+        "--num-speculative-tokens": (0, MAX_SPECULATIVE_TOKENS, [arguments.num_speculative_tokens]),
+        "--capture-layers": (0, _MAX_INTEGER, arguments.capture_layers),
+    }
+    for name, (low, high, values) in bounds.items():
+        for value in values:
+            if value is not None and not low <= value <= high:
+                raise InvalidArgumentError(f"{name} is {value}; give {low} to {high}")
 
 
 def _probe(arguments: argparse.Namespace, report: Report, prompts: list[PromptInput] | None) -> dict[str, Any]:

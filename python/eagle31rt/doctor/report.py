@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle31rt import _core
+from eagle31rt.conversion_cache import conversion_source
 from eagle31rt.doctor.tokenizers import compare_tokenizers
 
 SCHEMA_VERSION = 1
@@ -94,6 +95,9 @@ def examine(
     findings = [_finding(entry) for entry in result["findings"]]
     findings = [_tokenizer_finding(target, draft) if one.rule == "tokenizer" else one for one in findings]
     resolved = [Resolved(**entry) for entry in result["resolved"]]
+    source = conversion_source(draft)
+    if source is not None:
+        resolved.append(Resolved("converted_from", source, "conversion.json"))
     return Report(str(target), str(draft), result["loads"], findings, resolved)
 
 
