@@ -16,6 +16,7 @@ from eagle31rt import LLM
 from eagle31rt.cli import main
 from eagle31rt.doctor.report import examine
 from eagle31rt.errors import InvalidArgumentError
+from eagle31rt.sampling_params import MAX_SPECULATIVE_TOKENS
 
 
 def run(pair: Pair, *options: str) -> int:
@@ -27,8 +28,8 @@ def run(pair: Pair, *options: str) -> int:
     [
         (["--max-model-len", "2147483648"], "--max-model-len is 2147483648; give 1 to 2147483647"),
         (["--max-model-len", "0"], "--max-model-len is 0; give 1 to"),
-        (["--num-speculative-tokens", "17"], "--num-speculative-tokens is 17; give 0 to 16"),
-        (["--num-speculative-tokens", "-1"], "--num-speculative-tokens is -1; give 0 to 16"),
+        (["--num-speculative-tokens", "999"], f"--num-speculative-tokens is 999; give 0 to {MAX_SPECULATIVE_TOKENS}"),
+        (["--num-speculative-tokens", "-1"], "--num-speculative-tokens is -1; give 0 to"),
         (["--capture-layers", "2", "99999999999"], "--capture-layers is 99999999999; give 0 to"),
     ],
 )
