@@ -3,8 +3,8 @@
     python bench/families.py [--threads N] [--repeats N] [--family NAME ...] [--output NAME.json]
 
 Checkpoints are random, made on the fly from a seed: 8 layers of 512 channels, the attention and the experts of the
-family, 30 to 80 million parameters in bfloat16, more than fits a cache. A run counts with its fastest step, since the
-machine may do something else meanwhile. Figures:
+family, 30 to 80 million parameters in bfloat16, more than fits a cache. Times are processor time per thread, and what
+the machine can do is the best of several tries: both bear what else runs, above all with one thread. Figures:
 
 - read_fraction: bytes that a plain decode step reads per second (weights without the embedding, of experts the chosen
   ones, the cache), over those of a plain read loop
@@ -24,8 +24,10 @@ import json
 import os
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -93,11 +95,14 @@ def run_batch(engine: _core.Engine, batch: int, drafts: int) -> tuple[list[list[
     engine.profile()
     while engine.has_unfinished_requests():
         full = bool(ids[-1]) and all(len(i) < NUM_TOKENS - drafts for i in ids)
-        for output in engine.step():
+        start = time.process_time_ns()
+        outputs = engine.step()
+        cpu = time.process_time_ns() - start
+        for output in outputs:
             ids[output.request_id] += output.new_token_ids
         profile = engine.profile()
         if full:
-            steps.append(profile)
+            steps.append({**profile, "cpu": cpu})
     return ids, steps
 
 
@@ -162,24 +167,22 @@ def measure(name: str, threads: int, repeats: int) -> dict[str, Any]:
         prefills = iter(range(1000, 9999))
 
         def step_time(batch: int, drafts: int) -> float:
-            return min(step["step"] - step["draft"] for step in run_batch(engine, batch, drafts)[1]) * 1e-9
+            steps = run_batch(engine, batch, drafts)[1]
+            return median(step["cpu"] * (1 - step["draft"] / step["step"]) for step in steps) * 1e-9 / threads
 
         def prefill_time() -> float:
-            def once() -> int:
-                engine.profile()
-                engine.add_request(0, prompt_of(PREFILL, next(prefills)), make_params(1))
-                engine.step()
-                return engine.profile()["step"]
-
-            return min(once() for _ in range(3)) * 1e-9
+            engine.add_request(0, prompt_of(PREFILL, next(prefills)), make_params(1))
+            start = time.process_time_ns()
+            engine.step()
+            return (time.process_time_ns() - start) * 1e-9 / threads
 
         weight_bytes = int(engine.info["weight_bytes"])  # type: ignore[call-overload]
         identical = all(run_batch(engine, n, 0)[0] == run_batch(engine, n, MAX_DRAFTS)[0] for n in (1, 4))
         medians = alternate(
             repeats,
             {
-                "bandwidth": lambda: _testing.read_bandwidth(weight_bytes, threads),
-                "peak": lambda: _testing.fma_peak(threads),
+                "bandwidth": lambda: max(_testing.read_bandwidth(weight_bytes, threads) for _ in range(3)),
+                "peak": lambda: max(_testing.fma_peak(threads, runs=1) for _ in range(9)),
                 "plain": lambda: step_time(1, 0),
                 "decode_4": lambda: step_time(4, 0),
                 "decode_8": lambda: step_time(8, 0),
@@ -218,7 +221,7 @@ def figures_of(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
-    parser.add_argument("--threads", type=int, default=int(_core.cpu_info()["num_physical_cores"]))  # type: ignore[call-overload]
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--output", default="families.json")
     options = parser.parse_args()
