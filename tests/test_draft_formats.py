@@ -224,4 +224,4 @@ def test_convert_takes_gguf_files(target: TinyCheckpoint, tmp_path: Path, capsys
     arguments = ["convert", "--input", str(path), "--output", str(tmp_path / "folder")]
     assert main(arguments) == 0 and "written to" in capsys.readouterr().out
     assert_source(_testing.load_draft_weights(str(tmp_path / "folder"), target.path), SourceDraft(target))
-    assert main(arguments) == 2 and "holds model.safetensors already" in capsys.readouterr().err
+    assert main(arguments) == 2 and "holds files already" in capsys.readouterr().err
