@@ -69,6 +69,7 @@ class DraftProbe {
     const DraftRequest request{.slot = 0,
                                .pages = target_->pages,
                                .num_tokens = num_steps,
+                               .max_depth = num_steps,
                                .temperature = 0.0f,
                                .seed = 0,
                                .first_position = committed};
@@ -76,7 +77,7 @@ class DraftProbe {
     drafter.accept(0, 0);
     int32_t equal = 0;
     while (equal < num_steps && committed + equal < static_cast<int32_t>(tokens.size()) &&
-           proposals_.token_ids[static_cast<size_t>(equal)] == tokens[static_cast<size_t>(committed + equal)]) {
+           proposals_.token_ids[static_cast<size_t>(equal) + 1] == tokens[static_cast<size_t>(committed + equal)]) {
       ++equal;
     }
     return equal;

@@ -77,6 +77,7 @@ py::tuple run_draft(const std::string& model, const std::string& draft_directory
   const DraftRequest request{.slot = 0,
                              .pages = target.pages,
                              .num_tokens = num_steps,
+                             .max_depth = num_steps,
                              .temperature = 0.0f,
                              .seed = 0,
                              .first_position = static_cast<int64_t>(tokens.size())};
@@ -100,7 +101,8 @@ py::tuple run_draft(const std::string& model, const std::string& draft_directory
   drafter.propose({&request, 1}, proposals, context);
   Floats logits({static_cast<int64_t>(num_steps), proposals.draft_vocab_size});
   std::copy_n(proposals.logits, logits.size(), logits.mutable_data());
-  return py::make_tuple(logits, proposals.token_ids);
+  const auto drafts = proposals.token_ids.begin() + 1;  // behind the root
+  return py::make_tuple(logits, std::vector<int32_t>(drafts, drafts + num_steps));
 }
 
 }  // namespace
