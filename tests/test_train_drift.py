@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.checkpoints import DraftSpec, TargetSpec, write_draft, write_target
-from support.engine import run_decoder
+from support.engine import run_decoder, run_draft
+
+from eagle31rt import _testing
 
 torch = pytest.importorskip("torch")
 from eagle31rt.training.load import load_head  # noqa: E402
@@ -48,6 +50,23 @@ def test_drift_measures_the_unrolled_head(tmp_path: Path, updated: bool) -> None
         assert row["recent"] > row["drifted"] and (row["drifted"] == 0) == (depth == 0)
     magnitudes = [row["magnitude"] for row in rows]
     assert updated or magnitudes[-1] > magnitudes[0], "an unnormed residual stream grows"
+
+
+def test_agreement_is_that_of_single_drafts(tmp_path: Path) -> None:
+    """The known text follows the draft for 0, 1, 2 or 3 tokens, as drafting anew from every length finds."""
+    target = write_target(tmp_path / "target", TargetSpec(num_layers=7, max_position_embeddings=128))
+    draft = write_draft(tmp_path / "draft", target, DraftSpec(head_dim=8, own_head=True)).directory
+    tokens = np.random.default_rng(1).integers(0, 96, 9).tolist()
+    for follow in (3, 1, 2):
+        tokens += run_draft(target.directory, draft, tokens, follow)[1] + [0]
+    probe = _testing.DraftProbe(str(target.directory), str(draft), 64, 1)
+    expected = []
+    for length in range(9, len(tokens) + 1):
+        drafted = run_draft(target.directory, draft, tokens[:length], 3)[1]
+        equal = [a == b for a, b in zip(drafted, tokens[length:], strict=False)]
+        expected.append(next((n for n, same in enumerate(equal) if not same), len(equal)))
+    assert probe.agreement(tokens, 8, 3) == expected
+    assert {0, 1, 2, 3} == set(expected)
 
 
 def test_weights_are_those_of_a_hand_made_case() -> None:
