@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -232,7 +233,7 @@ def evaluate(machine: Machine, name: str, load: Sequence[Phase]) -> dict[str, An
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--machine", default="", help="only machines whose name contains this")
+    parser.add_argument("--machine", default="", help="only machines whose name this regular expression finds")
     parser.add_argument("--load", default="", help="only loads whose name contains this")
     parser.add_argument("--recorded", type=Path, help="a load as JSON: [[seconds, requests, traffic], ...]")
     parser.add_argument("--steps", type=int, default=2000, help="plain steps a phase")
@@ -245,7 +246,7 @@ def main() -> int:
         if options.recorded is not None:
             named = {options.recorded.stem: [Phase(*entry) for entry in json.loads(options.recorded.read_text())]}
         for name, load in named.items():
-            if options.machine in machine.name and options.load in name:
+            if re.search(options.machine, machine.name) and options.load in name:
                 cases.append(evaluate(machine, name, load))
                 print_case(cases[-1])
     least = min(min(case["of_plain_by_phase"]) for case in cases)

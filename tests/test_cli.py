@@ -46,6 +46,16 @@ def json_lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_generate_explains_its_steps(capsys: pytest.CaptureFixture[str], pair: tuple[str, str]) -> None:
+    common = ["--model", pair[0], "--prompt", "abc", "--max-tokens", "9", "--json", "--threads", "1", "--explain"]
+    status, _, err = run(capsys, "generate", *common, "--draft", pair[1], "--num-speculative-tokens", "2")
+    lines = err.splitlines()
+    assert status == 0 and len(lines) >= 4
+    assert lines[0].startswith("step 1: prompts; 1 running; ms: draft ")
+    assert lines[1].startswith("step 2: fixed; ")
+    assert all(float(part.split()[-1]) >= 0 for part in lines[1].split("ms: ")[1].split(", "))
+
+
 def test_generate_json(capsys: pytest.CaptureFixture[str], pair: tuple[str, str]) -> None:
     common = ["--model", pair[0], "--prompt", "abc", "--prompt", "x y", "--max-tokens", "9", "--json", "--threads", "1"]
     status, out, err = run(capsys, "generate", *common, "--draft", pair[1], "--num-speculative-tokens", "2")

@@ -112,6 +112,8 @@ def test_vllm_names_carry_the_same_values(server: RunningServer) -> None:
         "http_requests_created",
         "prefix_cache_pages",
         "spec_decode_draft_acceptance_rate",
+        "step_seconds_total",
+        "decode_steps_total",
     }
     assert all(own[name] == value for name, value in theirs.items())
     assert {
@@ -120,6 +122,19 @@ def test_vllm_names_carry_the_same_values(server: RunningServer) -> None:
         "prefix_cache_hits_total",
         "num_requests_waiting",
     } <= theirs.keys()
+
+
+def test_time_and_reasons_of_steps(server: RunningServer) -> None:
+    values = scrape(server)
+
+    def of(name: str, label: str) -> dict[str, float]:
+        start = f"eagle31rt:{name}_total {label}="
+        return {key.removeprefix(start): value for key, value in values.items() if key.startswith(start)}
+
+    seconds, steps = of("step_seconds", "part"), of("decode_steps", "reason")
+    assert set(seconds) == {"draft", "verify", "sample", "host"} and min(seconds.values()) > 0
+    assert set(steps) == {"fixed", "no_draft", "plain", "best", "probe", "back_off"}
+    assert steps.pop("fixed") > 0 and set(steps.values()) == {0.0}
 
 
 def add(watch: AcceptanceWatch, rate: float, windows: int) -> None:

@@ -194,7 +194,6 @@ def test_speculative_config_defaults_and_full() -> None:
     [
         ({"method": "ngram"}, UnsupportedError, "'method'.*'ngram' is not supported.*'eagle3'"),
         ({"method": "eagel3"}, InvalidArgumentError, "'method'.*must be 'eagle3', got 'eagel3'"),
-        ({"policy": "auto"}, UnsupportedError, "'policy'.*'auto' is not supported.*'fixed'"),
         ({"policy": "always"}, InvalidArgumentError, "'policy'"),
         ({"rejection_sample_method": "traversal"}, UnsupportedError, "'traversal' is not supported"),
         ({"rejection_sample_method": "strict"}, InvalidArgumentError, "'equality' or 'standard'"),

@@ -31,12 +31,17 @@ py::dict info_dict(const EngineInfo& info) {
 }
 
 py::dict stats_dict(const EngineStats& stats) {
-  return py::dict(py::arg("num_running") = stats.num_running, py::arg("num_waiting") = stats.num_waiting,
-                  py::arg("num_preemptions") = stats.num_preemptions, py::arg("num_pages") = stats.num_pages,
-                  py::arg("num_used_pages") = stats.num_used_pages,
-                  py::arg("num_cached_pages") = stats.num_cached_pages,
-                  py::arg("prefix_cache_queries") = stats.prefix_cache_queries,
-                  py::arg("prefix_cache_hits") = stats.prefix_cache_hits);
+  return py::dict(
+      py::arg("num_running") = stats.num_running, py::arg("num_waiting") = stats.num_waiting,
+      py::arg("num_preemptions") = stats.num_preemptions, py::arg("num_pages") = stats.num_pages,
+      py::arg("num_used_pages") = stats.num_used_pages, py::arg("num_cached_pages") = stats.num_cached_pages,
+      py::arg("prefix_cache_queries") = stats.prefix_cache_queries,
+      py::arg("prefix_cache_hits") = stats.prefix_cache_hits, py::arg("draft_nanoseconds") = stats.draft_nanoseconds,
+      py::arg("verify_nanoseconds") = stats.verify_nanoseconds,
+      py::arg("sample_nanoseconds") = stats.sample_nanoseconds, py::arg("host_nanoseconds") = stats.host_nanoseconds,
+      py::arg("num_fixed_steps") = stats.num_fixed_steps, py::arg("num_no_draft_steps") = stats.num_no_draft_steps,
+      py::arg("num_plain_steps") = stats.num_plain_steps, py::arg("num_best_steps") = stats.num_best_steps,
+      py::arg("num_probe_steps") = stats.num_probe_steps, py::arg("num_back_off_steps") = stats.num_back_off_steps);
 }
 
 namespace {
@@ -64,6 +69,7 @@ void bind_config(py::module_& module) {
       .def_readwrite("tree_top_k", &EngineConfig::tree_top_k)
       .def_readwrite("tree_depth", &EngineConfig::tree_depth)
       .def_readwrite("speculative_token_tree", &EngineConfig::speculative_token_tree)
+      .def_readwrite("speculation_policy", &EngineConfig::speculation_policy)
       .def_readwrite("rejection_sample_method", &EngineConfig::rejection_sample_method)
       .def_readwrite("draft_sample_method", &EngineConfig::draft_sample_method)
       .def_readwrite("synthetic_acceptance_rates", &EngineConfig::synthetic_acceptance_rates)

@@ -64,11 +64,12 @@ void bind_testing_controller(py::module_& module) {
       .def_readonly("expected_seconds", &SpeculationChoice::expected_seconds)
       .def_readonly("plain_seconds", &SpeculationChoice::plain_seconds);
   py::class_<SpeculationController>(module, "SpeculationController")
-      .def(py::init<int32_t>(), py::arg("max_drafts"))
+      .def(py::init<int32_t, bool>(), py::arg("max_drafts"), py::arg("equal_lengths") = false)
       .def("choose", choose, py::arg("requests"))
       .def("observe", observe, py::arg("outcomes"), py::arg("draft_seconds"), py::arg("observe_seconds"),
            py::arg("target_seconds"), py::arg("has_prompts") = false)
       .def("forget", &SpeculationController::forget, py::arg("request_id"))
+      .def("forget_acceptance", &SpeculationController::forget_acceptance)
       .def("probe_seconds_left", &SpeculationController::probe_seconds_left)
       .def("rates", &SpeculationController::rates, py::arg("request_id"));
 }

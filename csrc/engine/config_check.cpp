@@ -37,6 +37,8 @@ void check_trees(const EngineConfig& config) {
             "tree_top_k and speculative_token_tree make draft trees, which need device cpu and decode_state host or ",
             "auto in this version");
   tree_verify_method(parse_verify_method(config.rejection_sample_method));
+  E31_CHECK(config.speculation_policy == "fixed", kUnsupported,
+            "speculation_policy auto chooses the length of chains in this version; give fixed with draft trees");
   E31_CHECK(config.draft_sample_method == "greedy" || config.tree_top_k <= 1, kUnsupported,
             "draft_sample_method probabilistic draws chains and speculative_token_tree; which nodes a tree of ",
             "tree_top_k has depends on their probability, so it needs greedy");
@@ -54,6 +56,8 @@ void check_speculation(const EngineConfig& config) {
             "capture_layers, layer_id_convention, feedback and draft_sample_method describe a draft model, but none is "
             "given");
   const VerifyMethod method = parse_verify_method(config.rejection_sample_method);
+  E31_CHECK(config.speculation_policy == "fixed" || config.speculation_policy == "auto", kInvalidArgument,
+            "speculation_policy is \"", config.speculation_policy, "\"; give fixed or auto");
   E31_CHECK(config.draft_sample_method == "greedy" || config.draft_sample_method == "probabilistic", kInvalidArgument,
             "draft_sample_method is \"", config.draft_sample_method, "\"; give greedy or probabilistic");
   E31_CHECK(

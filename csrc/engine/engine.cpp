@@ -111,7 +111,10 @@ void Engine::Impl::set_token_table(TokenTable table) {
   token_table_ = std::make_shared<const TokenTable>(std::move(table));
 }
 
-bool Engine::Impl::cancel(int64_t request_id) { return scheduler_->cancel(request_id); }
+bool Engine::Impl::cancel(int64_t request_id) {
+  if (controller_) controller_->forget(request_id);
+  return scheduler_->cancel(request_id);
+}
 
 void Engine::Impl::check() const {
   scheduler_->check();
@@ -121,7 +124,11 @@ void Engine::Impl::check() const {
   }
 }
 
-EngineStats Engine::Impl::stats() const { return scheduler_->stats(); }
+EngineStats Engine::Impl::stats() const {
+  EngineStats stats = totals_;
+  scheduler_->add_stats(stats);
+  return stats;
+}
 
 EngineProfile Engine::Impl::take_profile() {
   const auto time_of = [&](Work work) { return profiler_.nanoseconds[static_cast<size_t>(work)]; };

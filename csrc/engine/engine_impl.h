@@ -24,6 +24,7 @@
 #include "engine/upload_buffer.h"
 #include "model/decoder.h"
 #include "model/eagle_draft.h"
+#include "spec/controller.h"
 #include "spec/draft_tree_shape.h"
 #include "spec/drafter.h"
 
@@ -114,6 +115,12 @@ class Engine::Impl {
   void expire();
   std::vector<StepOutput> finish_step(std::vector<StepOutput> outputs, std::chrono::steady_clock::time_point start);
 
+  // policy.cpp
+  void choose_drafts();
+  void collect_outcomes(std::span<const ScheduledRequest> decoded);
+  void learn_from_step(std::span<const StepOutput> outputs, double seconds);
+  void count_step(double seconds);
+
   // step_on_device.cpp
   std::vector<StepOutput> step_on_device();
   std::vector<StepOutput> fail_step(const Schedule& schedule, const std::string& reason);
@@ -163,6 +170,18 @@ class Engine::Impl {
   RowProcessors processors_;
   RowLogprobs logprobs_;
   EngineProfile profile_;
+
+  // Of a step, in seconds. On a device only the whole is known.
+  struct StepTimes {
+    double catch_up = 0, propose = 0, verify = 0, sample = 0, observe = 0;
+    bool has_prompts = false;
+  };
+  std::unique_ptr<SpeculationController> controller_;  // null: policy fixed, or nothing to draft
+  ChoiceReason reason_ = ChoiceReason::kFixed;
+  StepTimes times_;
+  std::vector<ControllerRequest> policy_requests_;
+  std::vector<RoundOutcome> outcomes_;
+  EngineStats totals_;  // those of steps
 };
 
 }  // namespace eagle31rt

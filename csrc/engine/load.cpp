@@ -146,6 +146,10 @@ void Engine::Impl::make_scheduler() {
     if (drafter_ && request.is_drafting) drafter_->release(request.slot);
   };
   hooks.copy_draft_page = [this](int32_t from, int32_t to) { draft_kv_.copy_page(from, to, device_); };
+  if (draft_ && config_.speculation_policy == "auto") {
+    const bool equal_lengths = runner_ != nullptr;
+    controller_ = std::make_unique<SpeculationController>(config_.num_speculative_tokens, equal_lengths);
+  }
   scheduler_ = std::make_unique<Scheduler>(config, *page_pool_, std::move(hooks));
 }
 

@@ -58,7 +58,7 @@ struct RequestState {
   int32_t num_observed = 0;
   int32_t first_draft_entry = 1;
   int32_t num_draft_pages = 0;         // first pages whose draft entries the prefix cache knows of, or never will
-  int32_t max_drafts_now = INT32_MAX;  // what the policy lets it draft in this step; 0 = drafting is off
+  int32_t max_drafts_now = INT32_MAX;  // what the policy lets it draft in this step; 0 = off, -1 = it only follows
   FinishReason finish_reason = FinishReason::kNone;
   SpeculationMetrics metrics;
 

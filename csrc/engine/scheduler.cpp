@@ -270,8 +270,7 @@ void Scheduler::publish_page(RequestState& request, int32_t index) {
   pool_.release(std::exchange(page, published));
 }
 
-EngineStats Scheduler::stats() const {
-  EngineStats stats;
+void Scheduler::add_stats(EngineStats& stats) const {
   stats.num_running = static_cast<int64_t>(running_.size());
   stats.num_waiting = static_cast<int64_t>(waiting_.size());
   stats.num_preemptions = num_preemptions_;
@@ -280,7 +279,6 @@ EngineStats Scheduler::stats() const {
   stats.num_cached_pages = pool_.num_cached();
   stats.prefix_cache_queries = prefix_cache_queries_;
   stats.prefix_cache_hits = prefix_cache_hits_;
-  return stats;
 }
 
 }  // namespace eagle31rt

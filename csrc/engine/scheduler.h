@@ -84,7 +84,7 @@ class Scheduler {
   std::vector<StepOutput> fail(const std::unordered_set<const RequestState*>& requests, const std::string& reason);
 
   const Requests& running() const { return running_; }
-  EngineStats stats() const;
+  void add_stats(EngineStats& stats) const;
   // Throws Error(kInternal) if an invariant is broken.
   void check() const;
 

@@ -21,6 +21,22 @@
 
 namespace eagle31rt {
 
+namespace {
+
+class LapTimer {
+ public:
+  // Since the last call, or since it was made.
+  double seconds() {
+    const auto now = std::chrono::steady_clock::now();
+    return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
 void Engine::Impl::begin_drafting(const RequestState& request) {
   if (request.is_drafting) drafter_->begin(request.slot, request.num_observed, request.first_draft_entry);
 }
@@ -146,7 +162,7 @@ void Engine::Impl::observe() {
       const int64_t first_row = batch_.forward().row_begin[i];
       float* captured = captured_.data() + first_row * decoder_->captured_size();
       compact_captured(batch_.scheduled()[i], captured);
-      if (request.is_drafting && request.max_drafts_now > 0 && request.num_observed == first) {
+      if (request.is_drafting && request.max_drafts_now != 0 && request.num_observed == first) {
         const int32_t end = positions_to_observe(request);
         if (end > first) add_observation(request, first, end, captured);
       } else if (num_new > 0 && keeps_features(request)) {
@@ -173,8 +189,10 @@ std::vector<StepOutput> Engine::Impl::finish_step(std::vector<StepOutput> output
   scheduler_->finish_step();
   outputs.insert(outputs.end(), std::move_iterator(expired_.begin()), std::move_iterator(expired_.end()));
   expired_.clear();
+  const auto elapsed = std::chrono::steady_clock::now() - start;
   profile_.num_steps += 1;
-  profile_.step += (std::chrono::steady_clock::now() - start).count();
+  profile_.step += elapsed.count();
+  learn_from_step(outputs, std::chrono::duration<double>(elapsed).count());
   return outputs;
 }
 
@@ -182,32 +200,43 @@ std::vector<StepOutput> Engine::Impl::step() {
   if (runner_) return step_on_device();
   const auto start = std::chrono::steady_clock::now();
   expire();
+  choose_drafts();
   Schedule schedule = scheduler_->schedule();
   if (schedule.empty()) return std::exchange(expired_, {});
   for (const RequestState* request : schedule.entered) begin_drafting(*request);
+  times_ = {.has_prompts = !schedule.prompts.empty()};
+  LapTimer lap;
   catch_up(schedule);
+  times_.catch_up = lap.seconds();
   std::vector<ScheduledRequest>& scheduled = schedule.decode;
   {
     const ScopedTimer timer(profiler_of_passes(), Work::kOther);
     propose(scheduled);
   }
+  times_.propose = lap.seconds();
   scheduled.insert(scheduled.end(), schedule.prompts.begin(), schedule.prompts.end());
   batch_.build(std::move(scheduled), proposals_, config_.page_size);
   computed_before_.clear();
   for (const ScheduledRequest& entry : batch_.scheduled()) computed_before_.push_back(entry.request->num_computed);
   {
     const ScopedTimer timer(profiler_of_passes(), Work::kOther);
+    lap.seconds();
     forward();
+    times_.verify = lap.seconds();
     process_rows();
     verify();
     logprobs_.choose(batch_.emitted_by_row(), context_);
     logprobs_.take();
+    times_.sample = lap.seconds();
   }
+  collect_outcomes(batch_.scheduled());
   std::vector<StepOutput> outputs = commit(batch_.scheduled(), batch_.emitted());
+  lap.seconds();
   {
     const ScopedTimer timer(profiler_of_passes(), Work::kOther);
     observe();
   }
+  times_.observe = lap.seconds();
   return finish_step(std::move(outputs), start);
 }
 

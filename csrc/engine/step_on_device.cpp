@@ -20,6 +20,7 @@ std::vector<StepOutput> Engine::Impl::step_on_device() {
   check_not_lost();
   const auto start = std::chrono::steady_clock::now();
   expire();
+  choose_drafts();
   Schedule schedule = scheduler_->schedule();
   if (schedule.empty()) return std::exchange(expired_, {});
   try {
@@ -30,6 +31,8 @@ std::vector<StepOutput> Engine::Impl::step_on_device() {
   } catch (const std::bad_alloc&) {
     return fail_step(schedule, "there is no host memory left");
   }
+  times_ = {.has_prompts = !schedule.prompts.empty()};
+  collect_outcomes(schedule.decode);
   std::vector<StepOutput> outputs = commit(schedule.decode, runner_->results());
   for (StepOutput& output : commit(schedule.prompts, runner_->results())) outputs.push_back(std::move(output));
   for (const auto* list : {&schedule.decode, &schedule.prompts}) {

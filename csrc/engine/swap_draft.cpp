@@ -45,6 +45,7 @@ void Engine::Impl::swap_draft(const std::string& directory) {
     throw;
   }
   draft_ = std::move(draft);
+  if (controller_) controller_->forget_acceptance();
   draft_kv_ = std::move(kv);
   config_.draft = directory;
   page_pool_->cache().clear_draft_valid();

@@ -54,7 +54,8 @@ const char* choice_reason_name(ChoiceReason reason) {
   return kNames[static_cast<size_t>(reason)];
 }
 
-SpeculationController::SpeculationController(int32_t max_drafts) : max_drafts_(max_drafts) {
+SpeculationController::SpeculationController(int32_t max_drafts, bool equal_lengths)
+    : max_drafts_(max_drafts), equal_lengths_(equal_lengths) {
   E31_INVARIANT(max_drafts >= 0 && max_drafts <= kMaxDraftPositions);
 }
 
@@ -166,6 +167,10 @@ std::optional<SpeculationController::Candidate> SpeculationController::best_cand
                                                                                       size_t least_drafts) const {
   BatchSum sum(costs.verify, costs.draft, costs.observe, num_requests_);
   std::optional<Candidate> best;
+  if (equal_lengths_) {
+    least_drafts = static_cast<size_t>(
+        std::ranges::count_if(ordered_, [longest](const Draft& draft) { return draft.position < longest; }));
+  }
   // What is unknown is entered in steps: at most twice the rows that were ever run.
   const int64_t most_drafts = 2 * std::max(most_rows_, num_requests_) - num_requests_;
   for (const Draft& draft : ordered_) {

@@ -40,9 +40,10 @@ struct RoundOutcome {
 
 // Of one step, in seconds. Steps that also compute prompts say nothing about decoding: only outcomes count of them.
 struct StepCosts {
-  double draft_seconds = 0;    // proposing; negative: not known apart from target_seconds, which then holds it
-  double observe_seconds = 0;  // following what was verified
-  double target_seconds = 0;   // all else
+  double draft_seconds = 0;     // proposing; negative: not known apart from target_seconds, which then holds it
+  double observe_seconds = 0;   // following what was verified
+  double catch_up_seconds = 0;  // once, for drafting that was off before
+  double target_seconds = 0;    // all else
   bool has_prompts = false;
 };
 
@@ -70,12 +71,15 @@ struct SpeculationChoice {
 
 class SpeculationController {
  public:
-  explicit SpeculationController(int32_t max_drafts);
+  // equal_lengths: a step runs as many rows for every request, so all get drafts or none does.
+  explicit SpeculationController(int32_t max_drafts, bool equal_lengths = false);
 
   // The reference is valid until the next call. max_drafts of a request above that of the controller count as it.
   const SpeculationChoice& choose(std::span<const ControllerRequest> requests);
   // What the step that was chosen last did; one outcome for each of its requests, with the drafts that were run.
   void observe(std::span<const RoundOutcome> outcomes, const StepCosts& costs);
+  // Another draft: what was seen of acceptance is of the old one.
+  void forget_acceptance();
   void forget(int64_t request_id) { trials_.erase(request_id); }
 
   double probe_seconds_left() const { return probe_credit_; }
@@ -138,6 +142,7 @@ class SpeculationController {
   void watch(int64_t num_accepted, double seconds);
 
   int32_t max_drafts_;
+  bool equal_lengths_;
   int64_t now_ = 0;  // steps
   // Seconds are kept at the speed of a common clock: when everything takes twice as long, choices stay.
   double log_slowness_ = 0;

@@ -57,7 +57,16 @@ void SpeculationController::observe(std::span<const RoundOutcome> outcomes, cons
     learn_costs(num_drafting, costs);
     last_speculation_ = now_;
   }
-  pay_probes(static_cast<double>(std::ssize(outcomes) + num_accepted), seconds);
+  pay_probes(static_cast<double>(std::ssize(outcomes) + num_accepted), seconds + costs.catch_up_seconds);
+}
+
+void SpeculationController::forget_acceptance() {
+  trials_.clear();
+  acceptance_ = {};
+  accepted_bias_ = 1;
+  recent_accepted_ = recent_expected_ = 0;
+  window_ = {};
+  back_off_left_ = next_back_off_ = 0;
 }
 
 void SpeculationController::learn_acceptance(std::span<const RoundOutcome> outcomes) {

@@ -28,6 +28,7 @@ class EngineConfig:
     tree_depth: int  # 0 = up to 8
     speculative_token_tree: list[list[int]]
     rejection_sample_method: str  # equality | standard | block | synthetic
+    speculation_policy: str  # fixed | auto
     draft_sample_method: str  # greedy | probabilistic
     synthetic_acceptance_rates: list[float]  # unconditional, non-increasing, one per position
     capture_layers: list[int]  # canonical k, empty = from the draft's config
@@ -154,7 +155,8 @@ class Engine:
     @property
     def stats(self) -> dict[str, int]: ...
     # stats keys: num_running, num_waiting, num_preemptions, num_pages, num_used_pages, num_cached_pages,
-    # prefix_cache_queries, prefix_cache_hits (tokens)
+    # prefix_cache_queries, prefix_cache_hits (tokens); {draft, verify, sample, host}_nanoseconds;
+    # num_{fixed, no_draft, plain, best, probe, back_off}_steps
     def profile(self) -> dict[str, int]: ...  # nanoseconds by kind of work and number of steps, since the last call
 
 class AsyncEngine:

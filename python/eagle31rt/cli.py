@@ -117,6 +117,9 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
         parser, "prompt; may be repeated", "JSON lines, each a string or an object with 'prompt' or 'prompt_token_ids'"
     )
     parser.add_argument("--chat", action="store_true", help="pass each prompt through the chat template")
+    parser.add_argument(
+        "--explain", action="store_true", help="a line on standard error for each step: time by part, why its drafts"
+    )
 
 
 def _add_chat(parser: argparse.ArgumentParser) -> None:

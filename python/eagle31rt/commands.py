@@ -52,6 +52,8 @@ def run_generate(arguments: argparse.Namespace) -> int:
         raise InvalidArgumentError("give --prompt TEXT or --prompt-file F.jsonl")
     params = _sampling_params(arguments)
     llm = _load(arguments)
+    if arguments.explain:
+        llm.explain_steps(sys.stderr)
     if len(prompts) == 1 and not arguments.json:
         _print_stream(_stream(llm, prompts[0], params, arguments.chat))
         return 0

@@ -30,7 +30,7 @@ CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # key: (support
         ("eagle3",),
         ("eagle", "ngram", "ngram_gpu", "medusa", "mlp_speculator", "draft_model", "suffix", "mtp", "dflash", "dspark"),
     ),
-    "policy": (("fixed",), ("auto",)),
+    "policy": (("fixed", "auto"), ()),
     "rejection_sample_method": (("equality", "standard", "block", "synthetic"), ("traversal",)),
     "draft_sample_method": (("greedy", "probabilistic"), ()),
     "layer_id_convention": (("", "residual_index", "layer_output"), ()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from eagle31rt.errors import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     from eagle31rt._core import EngineConfig
+
+logger = logging.getLogger("eagle31rt.engine_config")
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _QUANTISED_KV = ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4", "int8")  # vLLM's
@@ -72,6 +75,13 @@ def _apply_speculation(config: EngineConfig, speculation: SpeculativeConfig) -> 
     config.tree_top_k = speculation.tree_top_k
     config.tree_depth = speculation.tree_depth
     config.speculative_token_tree = speculation.speculative_token_tree
+    config.speculation_policy = speculation.policy
+    if speculation.policy == "auto" and speculation.rejection_sample_method != "equality":
+        logger.warning(
+            "speculative_config['policy'] = 'auto' with rejection_sample_method %r is exact in distribution only: "
+            "numbers of drafts follow measured times, so ids do not repeat; for that use 'fixed' or 'equality'",
+            speculation.rejection_sample_method,
+        )
     config.rejection_sample_method = speculation.rejection_sample_method
     config.draft_sample_method = speculation.draft_sample_method
     config.synthetic_acceptance_rates = speculation.synthetic_acceptance_rates

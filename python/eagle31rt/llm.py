@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.progress import Progress
 
 from eagle31rt.base_llm import BaseLLM
 from eagle31rt.errors import Eagle31rtError, InternalError, InvalidArgumentError, UnsupportedError
+from eagle31rt.explain import StepExplainer
 from eagle31rt.inputs import Message, Prompt, at_index, parse_conversations, parse_prompts
 from eagle31rt.outputs import RequestOutput, StreamPiece
 from eagle31rt.request import Request
@@ -40,7 +41,12 @@ class LLM(BaseLLM):
             self._engine.set_token_table(table)
         # By the engine's request id, until their caller takes them.
         self._outbox: dict[int, list[_core.StepOutput]] = {}
+        self._explainer: StepExplainer | None = None
         return self._engine.info
+
+    def explain_steps(self, stream: TextIO) -> None:
+        """From now on writes a line to `stream` for each engine step: its time by part, and why its drafts."""
+        self._explainer = StepExplainer(stream, self._engine.stats)
 
     def _add_request(self, engine_id: int, request: Request, params: _core.SamplingParams) -> None:
         options = self._core.RequestOptions()
@@ -173,6 +179,8 @@ class LLM(BaseLLM):
         with self._lock:
             if not self._has_outputs(request):
                 self._engine.step_into(self._outbox)
+                if self._explainer is not None:
+                    self._explainer(self._engine.stats)
                 if not self._has_outputs(request) and not self._engine.has_unfinished_requests():
                     raise InternalError(f"the engine lost request {request.request_id}")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,7 +24,11 @@ logger = logging.getLogger("eagle31rt.metrics")
 
 _PREFIX = "eagle31rt:"
 # Metrics that vLLM does not have; they get no name of its.
-_OWN = frozenset(("spec_decode_draft_acceptance_rate", "http_requests", "prefix_cache_pages"))
+_OWN = frozenset(
+    ("spec_decode_draft_acceptance_rate", "http_requests", "prefix_cache_pages", "step_seconds", "decode_steps")
+)
+_STEP_PARTS = ("draft", "verify", "sample", "host")
+_STEP_REASONS = ("fixed", "no_draft", "plain", "best", "probe", "back_off")
 
 # vLLM's, in seconds
 _FIRST_TOKEN_BUCKETS = (
@@ -276,6 +280,10 @@ class _EngineCollector(Collector):
         yield self._total("num_preemptions", "Preemptions.", stats["num_preemptions"])
         yield self._total("prefix_cache_queries", "Prompt tokens looked up.", stats["prefix_cache_queries"])
         yield self._total("prefix_cache_hits", "Of these, served by the cache.", stats["prefix_cache_hits"])
+        seconds = {part: stats[f"{part}_nanoseconds"] / 1e9 for part in _STEP_PARTS}
+        yield self._totals("step_seconds", "Time of engine steps by part.", "part", seconds)
+        steps = {reason: stats[f"num_{reason}_steps"] for reason in _STEP_REASONS}
+        yield self._totals("decode_steps", "Decoding steps by why they had their drafts.", "reason", steps)
         if self._acceptance.rate is not None:
             text = "Accepted of drafted tokens, in the last window of drafts."
             yield self._gauge("spec_decode_draft_acceptance_rate", text, self._acceptance.rate)
@@ -288,6 +296,12 @@ class _EngineCollector(Collector):
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(_PREFIX + name, text, labels=tuple(self._labels))
         family.add_metric(tuple(self._labels.values()), value)
+        return family
+
+    def _totals(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+        family = CounterMetricFamily(_PREFIX + name, text, labels=(*self._labels, label))
+        for key, value in values.items():
+            family.add_metric((*self._labels.values(), key), value)
         return family
 
     def _total(self, name: str, text: str, value: float) -> Metric:

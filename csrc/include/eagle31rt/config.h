@@ -34,6 +34,9 @@ struct EngineConfig {
   int32_t tree_depth = 0;
   // A static tree: each path from the root as ranks among the draft's most probable tokens; its beginnings are there.
   std::vector<std::vector<int32_t>> speculative_token_tree;
+  // fixed: every step drafts what the request allows | auto: what yields most tokens per second, none included. With
+  // equality the ids are the same.
+  std::string speculation_policy = "fixed";
   std::string rejection_sample_method = "equality";  // equality | standard | block | synthetic
   std::string draft_sample_method = "greedy";        // greedy | probabilistic (standard and block only)
   std::vector<double> synthetic_acceptance_rates;    // synthetic: P(first i + 1 drafts accepted), K of them

@@ -103,6 +103,14 @@ struct EngineStats {
   int64_t num_cached_pages = 0;      // kept for the prefix cache only; the rest is free
   int64_t prefix_cache_queries = 0;  // total prompt tokens that were looked up
   int64_t prefix_cache_hits = 0;     // of these, served by the cache
+  // Total time of steps in nanoseconds. A device is not waited for inside a step: there all is `verify`.
+  int64_t draft_nanoseconds = 0;   // proposing, following and catching up with the target
+  int64_t verify_nanoseconds = 0;  // the target's passes, prompts included
+  int64_t sample_nanoseconds = 0;  // processing logits, sampling, verification
+  int64_t host_nanoseconds = 0;    // all else
+  // Steps with decoding requests, by why they had the drafts that they had (docs/speculation.md).
+  int64_t num_fixed_steps = 0, num_no_draft_steps = 0, num_plain_steps = 0, num_best_steps = 0, num_probe_steps = 0,
+          num_back_off_steps = 0;
 };
 
 // Wall time by kind of work since the last call, in nanoseconds; zero unless EngineConfig::profile. A GPU is not waited
