@@ -71,8 +71,7 @@ def speed() -> list[str]:
         f"Generated from `bench/results/families.json`: `{where['command']}`, {result['threads']} of "
         f"{where['physical_cores']} cores of {where['processor']} ({where['instruction_set']}), load average "
         f"{min(loads):.1f} to {max(loads):.1f}. Random checkpoints of 512 channels in bfloat16, 256 tokens of context; "
-        "ratios of medians of processor time, taken in turn. Decoding is above the read loop where what a step reads "
-        "(a quarter of the experts) fits a cache of 32 MB. A step reads each entry of the latent "
+        "ratios of medians of processor time, taken in turn. A step reads each entry of the latent "
         "cache and the weights of each chosen expert once, for all rows and heads. Ids with speculation equal to those "
         f"without: {identical}.",
         "",
