@@ -31,8 +31,8 @@ struct PlanResult {
   DType dtype, kv_dtype;
   int32_t max_model_len, vocab_size;
   int64_t target_file_bytes, draft_file_bytes;
-  std::vector<int32_t> sizes;            // planned
-  std::vector<ModelPlan> target, draft;  // one for each of them
+  std::vector<int32_t> sizes;               // planned
+  std::vector<ModelPlan> target, draft;     // one for each of them
   std::map<int32_t, std::string> left_out;  // size -> why
 };
 
@@ -109,8 +109,8 @@ py::dict plan_memory(const std::string& target, const std::string& draft,
   return py::dict("dtype"_a = dtype_name(result.dtype), "kv_cache_dtype"_a = dtype_name(result.kv_dtype),
                   "max_model_len"_a = result.max_model_len, "vocab_size"_a = result.vocab_size,
                   "target_file_bytes"_a = result.target_file_bytes, "draft_file_bytes"_a = result.draft_file_bytes,
-                  "sizes"_a = result.sizes,
-                  "left_out"_a = result.left_out, "target"_a = plan_list(result.target), "draft"_a = plan_list(result.draft));
+                  "sizes"_a = result.sizes, "left_out"_a = result.left_out, "target"_a = plan_list(result.target),
+                  "draft"_a = plan_list(result.draft));
 }
 
 }  // namespace
@@ -118,8 +118,7 @@ py::dict plan_memory(const std::string& target, const std::string& draft,
 void bind_memory_plan(py::module_& module) {
   using namespace py::literals;
   module.def("plan_memory", &plan_memory, "target"_a, "draft"_a, "tensor_parallel_sizes"_a, "leave_out"_a,
-             "max_model_len"_a,
-             "num_rows"_a, "dtype"_a, "kv_cache_dtype"_a);
+             "max_model_len"_a, "num_rows"_a, "dtype"_a, "kv_cache_dtype"_a);
 }
 
 }  // namespace eagle31rt
