@@ -56,6 +56,18 @@ def test_generate_explains_its_steps(capsys: pytest.CaptureFixture[str], pair: t
     assert all(float(part.split()[-1]) >= 0 for part in lines[1].split("ms: ")[1].split(", "))
 
 
+def test_generate_with_a_policy(capsys: pytest.CaptureFixture[str], pair: tuple[str, str]) -> None:
+    common = ["--model", pair[0], "--prompt", "abc", "--max-tokens", "40", "--json", "--threads", "1"]
+    drafted = [*common, "--draft", pair[1], "--policy", "auto", "--explain"]
+    status, out, err = run(capsys, "generate", *drafted)
+    reasons = {line.split(": ")[1].split(";")[0] for line in err.splitlines()}
+    assert status == 0 and reasons & {"plain", "probe", "best"} and "fixed" not in reasons
+    expected = run(capsys, "generate", *common)[1]
+    assert json_lines(out)[0]["token_ids"] == json_lines(expected)[0]["token_ids"]
+    status, _, err = run(capsys, "generate", *common, "--policy", "auto")
+    assert status == 2 and "--policy needs --draft" in err
+
+
 def test_generate_json(capsys: pytest.CaptureFixture[str], pair: tuple[str, str]) -> None:
     common = ["--model", pair[0], "--prompt", "abc", "--prompt", "x y", "--max-tokens", "9", "--json", "--threads", "1"]
     status, out, err = run(capsys, "generate", *common, "--draft", pair[1], "--num-speculative-tokens", "2")

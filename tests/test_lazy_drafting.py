@@ -116,6 +116,20 @@ def test_a_prefix_that_was_computed_without_drafts(models: Models, memory: int, 
     assert all(r.num_drafts > 1 for r in results)
 
 
+def test_a_new_draft_while_rows_run_again(models: Models) -> None:
+    """Pages behind those rows are published already; the new draft makes their entries."""
+    engine = _engine(models, page_size=1, kept_features_memory_bytes=0, max_num_batched_tokens=4)
+    engine.add_request(0, random_prompt(20), sampling(**endless(70)))
+    for step in range(40):
+        if step in (8, 20):
+            _testing.limit_drafts(engine, 0, 0 if step == 8 else MAX_DRAFTS)
+        if step == 21:
+            engine.swap_draft(str(models.pair[1]))
+        outputs = engine.step()
+        assert (len(outputs) == 0) == (step < 4 or 20 <= step < 23)
+        engine.check()
+
+
 def test_a_new_draft_in_a_pause(models: Models) -> None:
     """Features of the old draft's layers are of no use to it."""
     engine = _engine(models, rejection_sample_method="equality", draft_sample_method="greedy")

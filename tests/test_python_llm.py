@@ -92,6 +92,26 @@ def test_speculation_can_be_set_per_request(llm: LLM, plain: LLM) -> None:
         llm.generate(["a", "b"], [off, SamplingParams(num_speculative_tokens=5)])
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"num_speculative_tokens": 3, "speculative_token_tree": "[(0,), (1,), (0, 0)]"},
+        {"num_speculative_tokens": 20, "tree_top_k": 3},
+        {"num_speculative_tokens": 4, "policy": "auto"},
+        {"num_speculative_tokens": 4, "tree_top_k": 1},
+    ],
+)
+def test_keys_that_shape_the_drafts(directories: tuple[Path, Path], plain: LLM, keys: dict[str, Any]) -> None:
+    speculation = {"method": "eagle3", "model": str(directories[1]), **keys}
+    drafting = LLM(directories[0], speculative_config=speculation, num_threads=1, kv_cache_memory_bytes=16 << 20)
+    params = SamplingParams(temperature=0.0, max_tokens=40)
+    outputs = drafting.generate(["abc", "x y z"], params)
+    assert ids_of(outputs) == ids_of(plain.generate(["abc", "x y z"], params))
+    if "policy" not in keys:
+        drafted = outputs[0].metrics.num_draft_tokens / outputs[0].metrics.num_drafts
+        assert keys["num_speculative_tokens"] * 0.7 < drafted <= keys["num_speculative_tokens"]
+
+
 def test_stop_ids(llm: LLM) -> None:
     ids = ids_of(llm.generate("abc", GREEDY))[0]
     stopped = llm.generate("abc", SamplingParams(temperature=0.0, max_tokens=12, stop_token_ids=[ids[4]]))[0].outputs[0]

@@ -205,6 +205,7 @@ def test_speculative_config_defaults_and_full() -> None:
         ({"tree_top_k": 0}, InvalidArgumentError, "'tree_top_k'. must be 1 to 64"),
         ({"tree_top_k": 2, "tree_depth": True}, InvalidArgumentError, "'tree_depth'. must be 1 to 64"),
         ({"speculative_token_tree": "[(0,), ("}, InvalidArgumentError, "'speculative_token_tree'. must be a list"),
+        ({"speculative_token_tree": "{[]: 1}"}, InvalidArgumentError, "'speculative_token_tree'. must be a list"),
         ({"speculative_token_tree": "[0]"}, InvalidArgumentError, "'speculative_token_tree'"),
         ({"speculative_token_tree": []}, InvalidArgumentError, "'speculative_token_tree'"),
         ({"speculative_token_tree": [[64]]}, InvalidArgumentError, "ranks from 0 to 63"),

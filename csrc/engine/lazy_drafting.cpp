@@ -89,7 +89,7 @@ void Scheduler::restart_drafting(FeatureRing* features) {
   for (const auto& request : running_) {
     if (request->slot < 0 || request->num_speculative_tokens == 0) continue;
     follow_from(*request, request->num_computed);
-    request->num_draft_pages = request->num_published;
+    request->num_draft_pages = 0;
   }
 }
 

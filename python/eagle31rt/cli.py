@@ -118,6 +118,9 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--chat", action="store_true", help="pass each prompt through the chat template")
     parser.add_argument(
+        "--policy", choices=("fixed", "auto"), help="always K drafts (default), or as many as pay; with --draft"
+    )
+    parser.add_argument(
         "--explain", action="store_true", help="a line on standard error for each step: time by part, why its drafts"
     )
 

@@ -158,12 +158,13 @@ def _print_cuda(cuda: dict[str, Any]) -> None:
 
 def _load(arguments: argparse.Namespace) -> LLM:
     speculation: dict[str, Any] | None = None
-    length = arguments.num_speculative_tokens
+    length, policy = arguments.num_speculative_tokens, getattr(arguments, "policy", None)
     if arguments.draft is not None:
         length = _DEFAULT_DRAFT_LENGTH if length is None else length
-        speculation = {"method": "eagle3", "model": arguments.draft, "num_speculative_tokens": length}
-    elif length:
-        raise InvalidArgumentError("--num-speculative-tokens needs --draft DIR")
+        speculation = {"method": "eagle3", "model": arguments.draft, "num_speculative_tokens": length, "policy": policy}
+    elif length or policy is not None:
+        option = "--policy" if policy is not None else "--num-speculative-tokens"
+        raise InvalidArgumentError(f"{option} needs --draft DIR")
     return LLM(arguments.model, speculative_config=speculation, num_threads=arguments.threads, device=arguments.device)
 
 

@@ -43,7 +43,7 @@ _MAX_CAPTURED_LAYERS = 8
 class SpeculativeConfig:
     """Checked settings of speculation. `synthetic_acceptance_rates`: an unconditional rate per position, or empty.
 
-    `tree_top_k`: children of a node of a dynamic draft tree; 1: chains. `tree_depth`: its levels; 0: up to 8.
+    `tree_top_k`: children of a node of a dynamic draft tree; 0 or 1: chains. `tree_depth`: its levels; 0: up to 8.
     `speculative_token_tree`: the paths of a static tree, or empty.
     """
 
@@ -51,7 +51,7 @@ class SpeculativeConfig:
     num_speculative_tokens: int
     method: str = "eagle3"
     policy: str = "fixed"
-    tree_top_k: int = 1
+    tree_top_k: int = 0
     tree_depth: int = 0
     speculative_token_tree: list[list[int]] = field(default_factory=list)
     rejection_sample_method: str = "equality"
@@ -103,7 +103,7 @@ def _set_trees(config: SpeculativeConfig, values: Mapping[str, Any]) -> None:
         setattr(config, key, value)
     if values.get("speculative_token_tree") is not None:
         config.speculative_token_tree = _token_tree(values["speculative_token_tree"])
-    count, is_chain = config.num_speculative_tokens, config.tree_top_k == 1 and not config.speculative_token_tree
+    count, is_chain = config.num_speculative_tokens, config.tree_top_k <= 1 and not config.speculative_token_tree
     if is_chain and count > MAX_CHAIN_TOKENS:
         wanted = f"0 to {MAX_CHAIN_TOKENS} (with draft trees, tree_top_k of 2 or more, up to {MAX_SPECULATIVE_TOKENS})"
         raise InvalidArgumentError(_message("num_speculative_tokens", wanted, count))
@@ -114,7 +114,7 @@ def _token_tree(value: Any) -> list[list[int]]:
     wanted = 'a list of paths such as "[(0,), (0, 0), (1,)]", each of 1 to 64 ranks from 0 to 63'
     try:
         paths = ast.literal_eval(value) if isinstance(value, str) else value
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+    except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise InvalidArgumentError(_message("speculative_token_tree", wanted, value)) from error
     valid = isinstance(paths, (list, tuple)) and 1 <= len(paths) <= 1024
     if not valid or not all(_is_path(path) for path in paths):
