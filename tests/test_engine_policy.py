@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from support.engine import Request, make_engine, serve
 from support.traffic import DETERMINISTIC, Models, Traffic, traffic
 
+from eagle31rt import _core
 from eagle31rt.engine_config import make_engine_config
 from eagle31rt.errors import InvalidArgumentError, UnsupportedError
 
@@ -23,10 +24,7 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @settings(DETERMINISTIC, max_examples=100)
 @given(traffic=traffic())
 def test_ids_are_those_of_plain_decoding(models: Models, traffic: Traffic) -> None:
-    requests, stops, engine = traffic
-    requests = models.with_stops(requests, stops)
-    for request, result in zip(requests, serve(models.engine(**engine), requests), strict=True):
-        models.compare(request, result)
+    models.serve(traffic)
 
 
 def requests_of(count: int, length: int) -> list[Request]:
@@ -54,16 +52,20 @@ def test_stats_say_why(models: Models, decode_state: str) -> None:
     assert steps[auto]["probe"] + steps[auto]["best"] > 0
 
 
-def test_nothing_is_drafted_where_nothing_is_accepted(models: Models) -> None:
-    """A synthetic rate of zero: after some tries the engine decodes plainly."""
-    engine = make_engine(
+def engine_that_accepts(models: Models, rate: float) -> _core.Engine:
+    return make_engine(
         *models.pair,
         **models.common,
         num_speculative_tokens=4,
         speculation_policy="auto",
         rejection_sample_method="synthetic",
-        synthetic_acceptance_rates=[0.0] * 4,
+        synthetic_acceptance_rates=[rate] * 4,
     )
+
+
+def test_nothing_is_drafted_where_nothing_is_accepted(models: Models) -> None:
+    """A synthetic rate of zero: after some tries the engine decodes plainly."""
+    engine = engine_that_accepts(models, 0.0)
     requests = requests_of(2, 80)
     serve(engine, requests)
     (result, _) = serve(engine, requests)
@@ -72,14 +74,7 @@ def test_nothing_is_drafted_where_nothing_is_accepted(models: Models) -> None:
 
 def test_everything_is_drafted_where_all_is_accepted(models: Models) -> None:
     """The limit of a request holds, and none is drafted for one that asked for none."""
-    engine = make_engine(
-        *models.pair,
-        **models.common,
-        num_speculative_tokens=4,
-        speculation_policy="auto",
-        rejection_sample_method="synthetic",
-        synthetic_acceptance_rates=[1.0] * 4,
-    )
+    engine = engine_that_accepts(models, 1.0)
     limited = [
         Request(request.prompt, {**request.params, "num_speculative_tokens": limit})
         for request, limit in zip(requests_of(3, 80), (0, 2, 4), strict=True)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from eagle31rt import _core
-from support.engine import Request, Result, make_config, make_engine, plain_outcome
+from support.engine import Request, Result, make_config, make_engine, plain_outcome, serve
 from support.successor import write_successor_draft, write_successor_target
 
 MAX_MODEL_LEN = 96
@@ -59,6 +59,13 @@ class Models:
             config["kv_cache_memory_bytes"] = pages * sequences * bytes_per_page
             self._engines[key] = self.make(make_config(*self.pair, **config))
         return self._engines[key]
+
+    def serve(self, traffic: Traffic, **changes: Any) -> None:
+        """All requests in one engine: the ids of each are those of plain decoding, alone."""
+        requests, stops, engine = traffic
+        requests = self.with_stops(requests, stops)
+        for request, result in zip(requests, serve(self.engine(**engine, **changes), requests), strict=True):
+            self.compare(request, result)
 
     def with_stops(self, requests: list[Request], stops: list[int]) -> list[Request]:
         return [self._with_stop(request, place) for request, place in zip(requests, stops, strict=True)]
